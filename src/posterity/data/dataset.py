@@ -1,0 +1,135 @@
+"""Arrays as the user gave them, checked once at the boundary: what is wrong is said here, not inside a traced program."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity import tree
+from posterity.likelihoods import class_probs
+from posterity.types import Array, Batch
+
+
+class Dataset(NamedTuple):
+    """Rows on the host: inputs (a pytree with a common leading axis), targets, weights of rows."""
+
+    x: Any
+    y: np.ndarray  # [N, ...]
+    weight: np.ndarray  # [N]
+
+    @property
+    def num_rows(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: np.ndarray) -> Dataset:
+        return Dataset(*tree.take_rows(tuple(self), rows))
+
+    def batch(self) -> Batch:
+        """All rows as one batch on the device."""
+        return Batch(jax.tree.map(jnp.asarray, self.x), jnp.asarray(self.y), jnp.asarray(self.weight))
+
+
+def check_inputs(x: Any, name: str = "x") -> Any:
+    """Inputs as numpy arrays of numbers with a common, non-zero number of finite rows."""
+    arrays = jax.tree.map(lambda leaf: _numeric(leaf, name), x, is_leaf=_is_table)
+    leaves = jax.tree.leaves(arrays)
+    if not leaves:
+        raise ValueError(f"{name} is empty: no array in it.")
+    lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
+    if None in lengths:
+        raise ValueError(f"{name} is a single number; expected an array whose first axis counts rows.")
+    if len(lengths) > 1:
+        raise ValueError(f"The arrays of {name} have different numbers of rows: {sorted(lengths)}; make them agree.")
+    if lengths == {0}:
+        raise ValueError(f"{name} has no rows; give at least one.")
+    return arrays
+
+
+def dataset(data: Any, likelihood: Any = None) -> Dataset:
+    """Check (x, y) or (x, y, weight); where a likelihood is given, check that it can have produced the targets."""
+    if isinstance(data, Dataset):
+        return data
+    if not isinstance(data, tuple | list) or len(data) not in (2, 3):
+        raise TypeError(f"data is {type(data).__name__}; expected a tuple (x, y) or (x, y, weight).")
+    x = check_inputs(data[0])
+    y = _numeric(data[1], "y")
+    rows = tree.num_rows(x)
+    if y.ndim == 0 or len(y) != rows:
+        raise ValueError(f"x has {rows} rows and y has {len(y) if y.ndim else 'none'}; they must match row by row.")
+    weight = np.ones(rows) if len(data) == 2 else _numeric(data[2], "weight").astype(float)
+    if weight.shape != (rows,) or (weight < 0).any() or weight.sum() == 0:
+        raise ValueError(f"weight must hold one number >= 0 for each of the {rows} rows, not all zero.")
+    if likelihood is not None:
+        y = _check_targets(y, likelihood)
+    return Dataset(x, y, weight)
+
+
+def holdout_split(data: Dataset, share: float, seed: int, name: str) -> tuple[Dataset, Dataset]:
+    """(kept, set aside): a random share of the rows, the same for the same seed."""
+    if not 0 < share < 1:
+        raise ValueError(f"{name}={share} must lie strictly between 0 and 1: the share of rows to set aside.")
+    num_aside = round(share * data.num_rows)
+    if num_aside < 1 or num_aside >= data.num_rows:
+        raise ValueError(f"{name}={share} of {data.num_rows} rows leaves an empty side; choose another share.")
+    order = np.random.default_rng([seed, len(name)]).permutation(data.num_rows)
+    return data.take(np.sort(order[num_aside:])), data.take(np.sort(order[:num_aside]))
+
+
+def _is_table(value: Any) -> bool:
+    return not isinstance(value, dict | tuple) and not isinstance(value, jax.Array)
+
+
+def _numeric(value: Any, name: str) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype == object or array.dtype.kind in "USmM":
+        kind = "dates" if array.dtype.kind in "mM" else "text or mixed values"
+        raise TypeError(
+            f"{name} holds {kind} (dtype {array.dtype}); turn each column into numbers first, for instance with "
+            "pandas.get_dummies for categories."
+        )
+    if array.dtype.kind == "f" and not np.isfinite(array).all():
+        bad = np.argwhere(~np.isfinite(array))
+        raise ValueError(
+            f"{name} has {len(bad)} NaN or infinite value(s), the first at index {tuple(map(int, bad[0]))}; "
+            "remove those rows or fill them in."
+        )
+    return array.astype(np.int32) if array.dtype.kind == "b" else array
+
+
+def _check_targets(y: np.ndarray, likelihood: Any) -> np.ndarray:
+    if y.ndim == 2 and y.shape[1] == 1 and _example_event(likelihood) == ():
+        y = y[:, 0]
+    if likelihood.kind == "continuous":
+        return y.astype(float)
+    if not np.equal(y, np.round(y)).all() or (y < 0).any():
+        what = "class labels 0, 1, 2, ..." if likelihood.kind == "classes" else "counts 0, 1, 2, ..."
+        raise ValueError(f"{type(likelihood).__name__} takes {what}; y has values such as {y.ravel()[0]}.")
+    if likelihood.kind == "classes":
+        found = np.unique(y)
+        if len(found) < 2:
+            raise ValueError(f"y holds one class only ({found[0]}); a classifier needs at least two.")
+        num_classes = _num_classes(likelihood)
+        if found[-1] >= num_classes:
+            raise ValueError(
+                f"y has the label {int(found[-1])}, but {type(likelihood).__name__} has {num_classes} classes "
+                f"(0 .. {num_classes - 1}); raise its number of classes or relabel."
+            )
+    return y.astype(np.int32)
+
+
+def _example_event(likelihood: Any) -> tuple[int, ...]:
+    """The shape of one row's target."""
+
+    def sample() -> Array:
+        columns = likelihood.columns(likelihood.init())
+        width = likelihood.num_outputs + (0 if columns is None else columns.shape[0])
+        return likelihood(jnp.zeros((1, width))).sample(jax.random.key(0))
+
+    return jax.eval_shape(sample).shape[1:]
+
+
+def _num_classes(likelihood: Any) -> int:
+    return jax.eval_shape(lambda: class_probs(likelihood(jnp.zeros((1, likelihood.num_outputs))))).shape[-1]

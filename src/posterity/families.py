@@ -1,0 +1,137 @@
+"""Distributions over weights, one set of arrays a chain: what a method ends in.
+
+Each holds arrays with a leading chain axis [C, ...] and gives network outputs for draws. Draw s belongs to chain
+s % C and depends on (key, s) alone; with several chains a family is the equal mixture of its chains.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from posterity import tree
+from posterity.networks.dropout import apply_per_row, apply_shared, row_keys
+from posterity.types import Array, Key, Params
+
+
+class WeightFamily:
+    """A family whose draws are weights. Subclasses are records and say how draw s is made from its chain's arrays."""
+
+    fixed: Params  # [C, ...] weights that were not inferred; None where there are none
+
+    num_draws: int | None = None
+
+    @property
+    def num_chains(self) -> int:
+        return tree.num_rows(self.point())
+
+    def point(self) -> Params:
+        raise NotImplementedError
+
+    def draw(self, key: Key, index: Array) -> Params:
+        """The free weights of draw `index`."""
+        raise NotImplementedError
+
+    def weights(self, model: Any, key: Key, index: Array) -> Params:
+        """All weights of draw `index`, fixed ones included."""
+        return self.bound(model, index).complete(self.draw(key, index))
+
+    def bound(self, model: Any, index: Array) -> Any:
+        """The model with the fixed weights of the draw's chain."""
+        return model.bind(tree.take_rows(self.fixed, index % self.num_chains))
+
+    def outputs(self, model: Any, key: Key, x: Any, draws: Array) -> Array:
+        """[len(draws), N, ..., K]."""
+        return jax.vmap(lambda index: self.bound(model, index).outputs(self.draw(key, index), x))(draws)
+
+
+@tree.record
+class Samples(WeightFamily):
+    """Stored draws, [C, D, ...]: samplers, and with D = 1 point estimates and ensembles."""
+
+    draws: Params = tree.traced()
+    fixed: Params = tree.traced(None)
+
+    @property
+    def num_draws(self) -> int:  # type: ignore[override]
+        chains, draws = jax.tree.leaves(self.draws)[0].shape[:2]
+        return chains * draws
+
+    def point(self) -> Params:
+        return tree.take_rows(self.draws, (slice(None), -1))
+
+    def draw(self, key: Key, index: Array) -> Params:
+        del key
+        return tree.take_rows(self.draws, (index % self.num_chains, index // self.num_chains))
+
+
+@tree.record
+class DiagonalGaussian(WeightFamily):
+    """w ~ N(mean, diag(scale^2))."""
+
+    mean: Params = tree.traced()
+    scale: Params = tree.traced()
+    fixed: Params = tree.traced(None)
+
+    def point(self) -> Params:
+        return self.mean
+
+    def draw(self, key: Key, index: Array) -> Params:
+        chain = index % self.num_chains
+        mean, scale = tree.take_rows((self.mean, self.scale), chain)
+        noise = tree.normal_like(jax.random.fold_in(key, index), mean)
+        return jax.tree.map(lambda m, s, e: m + s * e, mean, scale, noise)
+
+
+@tree.record
+class LowRankGaussian(WeightFamily):
+    """w ~ N(mean, (diag(scale^2) + D D^T / (R - 1)) / 2), D the R deviations [C, R, ...] (Maddox et al. 2019, eq. 1)."""
+
+    mean: Params = tree.traced()
+    scale: Params = tree.traced()
+    deviations: Params = tree.traced()
+    fixed: Params = tree.traced(None)
+
+    def point(self) -> Params:
+        return self.mean
+
+    def draw(self, key: Key, index: Array) -> Params:
+        chain = index % self.num_chains
+        mean, scale, deviations = tree.take_rows((self.mean, self.scale, self.deviations), chain)
+        key_diagonal, key_rank = jax.random.split(jax.random.fold_in(key, index))
+        noise = tree.normal_like(key_diagonal, mean)
+        rank = tree.num_rows(deviations)
+        along = jax.random.normal(key_rank, (rank,)) / jnp.sqrt(max(rank - 1, 1))
+
+        def leaf(m: Array, s: Array, d: Array, e: Array) -> Array:
+            return m + (s * e + jnp.tensordot(along.astype(d.dtype), d, 1)) / jnp.sqrt(2.0).astype(m.dtype)
+
+        return jax.tree.map(leaf, mean, scale, deviations, noise)
+
+
+@tree.record
+class DropoutMasks(WeightFamily):
+    """One weight vector a chain, and a random mask on its units a draw (Gal & Ghahramani 2016).
+
+    `per_row`: each row has masks of its own, made from its values, so that a row's draws are the same in any company.
+    """
+
+    params: Params = tree.traced()
+    fixed: Params = tree.traced(None)
+    per_row: bool = False
+
+    def point(self) -> Params:
+        return self.params
+
+    def outputs(self, model: Any, key: Key, x: Any, draws: Array) -> Array:
+        def one(index: Array) -> Array:
+            bound = self.bound(model, index)
+            params = tree.take_rows(self.params, index % self.num_chains)
+            key_draw = jax.random.fold_in(key, index)
+            if self.per_row:
+                return apply_per_row(bound.outputs, params, x, row_keys(key_draw, x))
+            return apply_shared(bound.outputs, params, x, key_draw)
+
+        return jax.vmap(one)(draws)

@@ -1,0 +1,3 @@
+from posterity.inference.driver import fit
+from posterity.inference.point import MAP, MLE, DeepEnsemble
+from posterity.inference.mc_dropout import MCDropout

@@ -1,0 +1,110 @@
+"""What every method that optimises shares: settings, the plan, and a kernel that follows a gradient with optax.
+
+Losses are per datum (divided by N), so a learning rate means the same for any number of rows and any batch size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from posterity import tree
+from posterity.data.batches import num_batches
+from posterity.inference.method import Method, explicit_batch_size
+from posterity.model import weighted_sum
+from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
+
+NUM_RECORDS = 1000  # of the trace: each is the mean over its share of the steps
+
+Loss = Callable[[Key, Params, Any, Batch, Clock], tuple[Array, Any]]
+
+
+class LossParts(NamedTuple):
+    """A loss per datum and its two parts."""
+
+    loss: Array
+    negative_log_likelihood: Array  # per datum, untempered
+    penalty: Array  # the rest: what the prior, or a divergence from it, costs per datum
+
+
+class DescentState(NamedTuple):
+    params: Params  # what is optimised
+    optimizer: Any
+    constant: Any  # what the loss needs beside it and no step changes
+
+
+@tree.record
+class Descent(Method):
+    """Settings of an optimisation. Abstract: MAP, MCDropout and the others add theirs."""
+
+    num_steps: int = tree.host(5_000)
+    learning_rate: Any = tree.traced(3e-3)  # a number or an optax schedule; per datum, as for SGD on a mean loss
+    batch_size: int | str | None = tree.host(None)  # None: 128, or all rows where there are fewer; "full": all rows
+    num_epochs: int | None = tree.host(None)  # instead of num_steps
+    optimizer: Any = optax.adam  # a function of the learning rate, or an optax transformation (then that one's rate)
+    patience: int = tree.host(
+        10
+    )  # with validation rows: looks, one an epoch, without a better loss before a chain stops
+    start: Any = tree.host()
+
+    def __post_init__(self) -> None:
+        for name in ("num_steps", "num_epochs", "patience"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise ValueError(f"{type(self).__name__}({name}={value!r}): expected a whole number, at least 1.")
+        if not callable(self.learning_rate) and not self.learning_rate > 0:
+            raise ValueError(f"{type(self).__name__}(learning_rate={self.learning_rate}) must be above 0; try 0.001.")
+
+    def plan(self, num_rows: int) -> tuple[Phase, ...]:
+        batch_size = explicit_batch_size(self.batch_size, num_rows)
+        epoch = num_batches(num_rows, batch_size)
+        num_steps = self.num_steps if self.num_epochs is None else self.num_epochs * epoch
+        return (Phase(num_steps, batch_size, thin=max(1, num_steps // NUM_RECORDS)),)
+
+    def transformation(self) -> optax.GradientTransformation:
+        """The optax transformation, built inside the program so that the rate is an argument of it."""
+        made = self.optimizer
+        if isinstance(made, optax.GradientTransformation | optax.GradientTransformationExtraArgs):
+            return made
+        return made(self.learning_rate)
+
+
+def descend(
+    method: Descent,
+    loss: Loss,
+    validate: Callable[[Key, DescentState, Batch], Array],
+    prepare: Callable[[Key, Params], tuple[Params, Any]] = lambda key, params: (params, None),
+) -> Kernel:
+    """A kernel that follows the gradient of `loss(key, variables, constant, batch, clock) -> (loss, info)`.
+
+    `prepare` makes the variables and the constant from the starting weights.
+    """
+    transformation = method.transformation()
+
+    def init(key: Key, params: Params, batch: Batch, clock: Clock) -> DescentState:
+        del batch, clock
+        variables, constant = prepare(key, params)
+        return DescentState(variables, transformation.init(variables), constant)
+
+    def step(key: Key, state: DescentState, batch: Batch, clock: Clock) -> tuple[DescentState, Any]:
+        gradient, info = jax.grad(loss, argnums=1, has_aux=True)(key, state.params, state.constant, batch, clock)
+        updates, optimizer = transformation.update(gradient, state.optimizer, state.params)
+        return DescentState(optax.apply_updates(state.params, updates), optimizer, state.constant), info
+
+    return Kernel(init, step, validate)
+
+
+def loss_parts(model: Any, log_likelihood: Array, log_prior: Array, clock: Clock) -> tuple[Array, LossParts]:
+    """The negative tempered log joint per datum; `log_likelihood` is that of the whole data, scaled from a batch."""
+    loss = -model.temper(log_likelihood, log_prior) / clock.num_data
+    negative_log_likelihood = -log_likelihood / clock.num_data
+    return loss, LossParts(loss, negative_log_likelihood, loss - negative_log_likelihood)
+
+
+def mean_negative_log_likelihood(model: Any, params: Params, batch: Batch) -> Array:
+    """Validation loss: per row, with dropout off."""
+    return -weighted_sum(model.log_likelihood(params, batch), batch.weight) / jnp.sum(batch.weight)

@@ -1,0 +1,57 @@
+"""What a method of inference is: a record of settings that plans a run, gives the kernel of one step, and names a family."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from posterity.data.dataset import Dataset
+from posterity.types import Family, Kernel, Params, Phase
+
+
+class Result(NamedTuple):
+    """What a method ends in: weights, and where it changed the model (tuned noise) or learned a fact, those too."""
+
+    family: Family
+    model: Any
+    facts: dict[str, Any] = {}
+
+
+class Method:
+    """The contract of a method. Subclasses are records and final; their fields are the settings a user may choose.
+
+    `start` says where chains begin: another method (fitted first), a Posterior, weights, or None for the network's own
+    initialisation.
+    """
+
+    start: Any = None
+    num_chains: int = 1  # where `fit` is not told
+    targets_temperature: bool = True  # False: a point estimate, or another objective than the tempered posterior
+    anytime: bool = True  # a run cut short by Ctrl-C or a budget still ends in a family
+
+    def plan(self, num_rows: int) -> tuple[Phase, ...]:
+        """The phases of a run on so many rows."""
+        raise NotImplementedError
+
+    def check(self, model: Any, params: Params, data: Dataset) -> None:
+        """Refuse, with a remedy, what this method cannot do; called once before anything is compiled."""
+
+    def kernel(self, model: Any) -> Kernel:
+        """One chain, one step, for a model whose fixed weights are bound."""
+        raise NotImplementedError
+
+    def finish(self, model: Any, states: Any, kept: Params, fixed: Params) -> Result:
+        """From the last states [C, ...] and the kept draws [C, D, ...] to a family."""
+        raise NotImplementedError
+
+
+def explicit_batch_size(batch_size: int | str | None, num_rows: int, default: int = 128) -> int | None:
+    """Rows a step: what the user asked for, 'full' for all (None), or a default that fits."""
+    if batch_size == "full":
+        return None
+    if batch_size is None:
+        return min(default, num_rows) if num_rows > default else None
+    if not isinstance(batch_size, int) or batch_size < 1:
+        raise ValueError(f"batch_size={batch_size!r} must be a whole number of rows, at least 1, or 'full'.")
+    if batch_size > num_rows:
+        raise ValueError(f"batch_size={batch_size} is more than the {num_rows} rows there are; try batch_size='full'.")
+    return batch_size if batch_size < num_rows else None

@@ -1,0 +1,97 @@
+"""Point estimates, and ensembles of them.
+
+MLE            argmax log p(D | w)
+MAP            argmax log p(D | w) + log p(w)
+DeepEnsemble   M of these from M starts (Lakshminarayanan et al. 2017); anchored: member m's prior is centred at a
+               draw a_m from the prior, log p(w - a_m + mean) (Pearce et al. 2020), so that members spread as the
+               prior does where the data are silent.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+
+from posterity import tree
+from posterity.families import Samples
+from posterity.inference.descent import Descent, DescentState, descend, loss_parts, mean_negative_log_likelihood
+from posterity.inference.method import Result
+from posterity.model import Model, weighted_sum
+from posterity.priors import Fixed, Flat
+from posterity.types import Array, Batch, Clock, Kernel, Key, Params
+
+
+@tree.record
+class MAP(Descent):
+    """The weights that maximise the joint density."""
+
+    targets_temperature = False
+
+    def kernel(self, model: Model) -> Kernel:
+        return _map_kernel(self, model)
+
+    def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
+        del kept
+        return Result(_one_draw(states, fixed), model)
+
+
+@tree.record
+class MLE(Descent):
+    """The weights that maximise the likelihood: MAP under a flat prior."""
+
+    targets_temperature = False
+
+    def kernel(self, model: Model) -> Kernel:
+        flat = tuple(d if isinstance(d, Fixed) else Flat() for d in model.prior.distributions)
+        return _map_kernel(self, tree.replace(model, prior=tree.replace(model.prior, distributions=flat)))
+
+    def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
+        del kept
+        return Result(_one_draw(states, fixed), model)
+
+
+@tree.record
+class DeepEnsemble(Descent):
+    """MAP from several starts in one program; `anchored` members are drawn to a sample of the prior each."""
+
+    num_members: int = 5
+    anchored: bool = False
+
+    targets_temperature = False
+
+    @property
+    def num_chains(self) -> int:  # type: ignore[override]
+        return self.num_members
+
+    def kernel(self, model: Model) -> Kernel:
+        return _map_kernel(self, model, self.anchored)
+
+    def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
+        del kept
+        return Result(_one_draw(states, fixed), model)
+
+
+def _map_kernel(method: Descent, model: Model, anchored: bool = False) -> Kernel:
+    def prepare(key: Key, params: Params) -> tuple[Params, Params]:
+        if not anchored:
+            return params, None
+        mean, _ = model.full_prior.moments(params, model.network.fan_in_axis)
+        anchor = model.sample_prior(key, params)
+        return params, jax.tree.map(lambda a, m: a - m, anchor, mean)
+
+    def loss(key: Key, params: Params, shift: Params, batch: Batch, clock: Clock) -> tuple[Array, Any]:
+        del key
+        log_likelihood = clock.num_batches * weighted_sum(model.log_likelihood(params, batch), batch.weight)
+        centred = params if shift is None else jax.tree.map(lambda w, s: w - s, params, shift)
+        return loss_parts(model, log_likelihood, model.log_prior(centred), clock)
+
+    def validate(key: Key, state: DescentState, batch: Batch) -> Array:
+        del key
+        return mean_negative_log_likelihood(model, state.params, batch)
+
+    return descend(method, loss, validate, prepare)
+
+
+def _one_draw(states: DescentState, fixed: Params) -> Samples:
+    return Samples(jax.tree.map(lambda leaf: leaf[:, None], states.params), fixed)

@@ -1,0 +1,170 @@
+"""The compiled programs of a run: start all chains, and advance them by any number of records.
+
+A segment is a loop with a traced number of steps, so cutting a run into segments costs no compilation and changes no
+bit of it. Chains are spread over the devices of the mesh, and mapped over within each.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from posterity.data.batches import clock, take_batch
+from posterity.inference.early_stopping import stop_early
+from posterity.types import Array, Batch, Kernel, Key, Params
+
+
+class Layout(NamedTuple):
+    """What a segment's program is specialised to."""
+
+    mesh: Mesh
+    batches: int  # in an epoch
+    width: int  # rows of a batch
+    shuffle: bool
+    keep: bool
+    capacity: int  # records a segment can hold
+
+
+class Chains(NamedTuple):
+    """All chains between two segments; every leaf has a leading axis [C]."""
+
+    key: Key
+    state: Any
+    fixed: Params
+    failed_at: Array  # the first step with a non-finite value, -1 while there is none
+
+
+class Extra(NamedTuple):
+    """Held-out rows that decide when a chain stops, and how often to look."""
+
+    validation: Batch | None
+    every: Any = 1
+    patience: Any = 1
+
+
+def replicate(tree: Any, mesh: Mesh) -> Any:
+    return jax.device_put(tree, NamedSharding(mesh, P()))
+
+
+def _kernel(method: Any, model: Any, fixed: Params, extra: Extra) -> Kernel:
+    kernel = method.kernel(model.bind(fixed))
+    if extra.validation is None:
+        return kernel
+    return stop_early(kernel, extra.validation, extra.every, extra.patience)
+
+
+def _over_chains(layout: Layout, function: Any, shared: Any, chains: Any) -> Any:
+    """function(shared, chain) for each chain, on the chain's device."""
+    mapped = jax.shard_map(
+        lambda shared, chains: jax.vmap(partial(function, shared))(chains),
+        mesh=layout.mesh,
+        in_specs=(P(), P("chain")),
+        out_specs=P("chain"),
+        check_vma=False,  # no collective crosses chains, so there is nothing to check
+    )
+    return mapped(shared, chains)
+
+
+@partial(jax.jit, static_argnames="layout")
+def begin(
+    layout: Layout, method: Any, model: Any, data: Batch, extra: Extra, keys: Key, params: Params, fixed: Params
+) -> Chains:
+    """The first state of each chain."""
+
+    def one(shared: Any, chain: Any) -> Chains:
+        method, model, data, extra = shared
+        key, params, fixed = chain
+        key_init, key_run = jax.random.split(key)
+        zero = jnp.zeros((), int)
+        batch = take_batch(key_run, data, zero, layout.width, layout.batches, layout.shuffle)
+        now = clock(zero, jnp.ones((), int), zero, layout.batches, data.y.shape[0])
+        state = _kernel(method, model, fixed, extra).init(key_init, params, batch, now)
+        return Chains(key_run, state, fixed, jnp.full((), -1, int))
+
+    return _over_chains(layout, one, (method, model, data, extra), (keys, params, fixed))
+
+
+@partial(jax.jit, static_argnames="layout", donate_argnames="chains")
+def advance(
+    layout: Layout, method: Any, model: Any, data: Batch, extra: Extra, chains: Chains, span: Array
+) -> tuple[Chains, Any, Any]:
+    """Run records span[0] .. span[1] of span[2] steps each, in phase span[5] of span[3] steps that begins at span[4].
+
+    Returns the chains, the mean Info of each record [C, R], and the kept parameters [C, R, ...] (None if not kept).
+    """
+    first_record, last_record, thin, num_steps, offset, phase = span
+
+    def one(shared: Any, chain: Chains) -> tuple[Chains, Any, Any]:
+        method, model, data, extra = shared
+        kernel = _kernel(method, model, chain.fixed, extra)
+        key_steps, key_shuffle = jax.random.split(chain.key)
+
+        def step(index: Array, carry: Any) -> Any:
+            state, failed_at, info_sum = carry
+            now = clock(index, num_steps, phase, layout.batches, data.y.shape[0])
+            batch = take_batch(key_shuffle, data, index, layout.width, layout.batches, layout.shuffle)
+            # fold_in: the key of a step depends on its number alone, so a resumed run repeats exactly.
+            state, info = kernel.step(jax.random.fold_in(key_steps, offset + index), state, batch, now)
+            failed_at = jnp.where((failed_at < 0) & ~_all_finite(info), offset + index, failed_at)
+            info_sum = jax.tree.map(lambda total, value: total + value, info_sum, info)
+            return state, failed_at, info_sum
+
+        def record(index: Array, carry: Any) -> Any:
+            state, failed_at, infos, draws = carry
+            zero = jax.tree.map(lambda buffer: jnp.zeros((), buffer.dtype), infos)
+            begin_step = index * thin
+            state, failed_at, info_sum = jax.lax.fori_loop(
+                begin_step, jnp.minimum(begin_step + thin, num_steps), step, (state, failed_at, zero)
+            )
+            count = jnp.minimum(begin_step + thin, num_steps) - begin_step
+            slot = index - first_record
+            infos = jax.tree.map(lambda buffer, value: buffer.at[slot].set(value / count), infos, info_sum)
+            draws = jax.tree.map(lambda buffer, value: buffer.at[slot].set(value), draws, _kept(state))
+            return state, failed_at, infos, draws
+
+        def _kept(state: Any) -> Any:
+            return state.params if layout.keep else None
+
+        infos, draws = _buffers(kernel, layout, data, chain, _kept)
+        carry = (chain.state, chain.failed_at, infos, draws)
+        state, failed_at, infos, draws = jax.lax.fori_loop(first_record, last_record, record, carry)
+        return Chains(chain.key, state, chain.fixed, failed_at), infos, draws
+
+    return _over_chains(layout, one, (method, model, data, extra), chains)
+
+
+@partial(jax.jit, static_argnames="layout", donate_argnames="chains")
+def adapt(layout: Layout, method: Any, model: Any, data: Batch, chains: Chains, draws: Params, span: Array) -> Chains:
+    """Where a phase ends: let each chain look at what the phase kept and change its settings."""
+    phase, num_steps = span
+
+    def one(shared: Any, chain_and_draws: tuple[Chains, Params]) -> Chains:
+        method, model, data = shared
+        chain, kept = chain_and_draws
+        now = clock(num_steps, num_steps, phase, layout.batches, data.y.shape[0])
+        adapt_state = method.kernel(model.bind(chain.fixed)).adapt
+        # The steps' keys are folded from the other half of the split, so this one is fresh.
+        key = jax.random.fold_in(jax.random.fold_in(chain.key, phase), -1)
+        return chain._replace(state=adapt_state(key, chain.state, kept, now))
+
+    return _over_chains(layout, one, (method, model, data), (chains, draws))
+
+
+def _buffers(kernel: Kernel, layout: Layout, data: Batch, chain: Chains, kept: Any) -> tuple[Any, Any]:
+    """Empty room for the records of a segment."""
+    zero = jnp.zeros((), int)
+    now = clock(zero, zero, zero, layout.batches, data.y.shape[0])
+    batch = take_batch(chain.key, data, zero, layout.width, layout.batches, shuffle=False)
+    _, info = jax.eval_shape(kernel.step, chain.key, chain.state, batch, now)
+    infos = jax.tree.map(lambda leaf: jnp.zeros((layout.capacity,), jnp.result_type(leaf.dtype, float)), info)
+    draws = jax.tree.map(lambda leaf: jnp.zeros((layout.capacity, *leaf.shape), leaf.dtype), kept(chain.state))
+    return infos, draws
+
+
+def _all_finite(info: Any) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(info)]))

@@ -1,0 +1,40 @@
+"""The progress bar of a run: phase, loss, speed, time left; on standard error, and only where a person looks."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class ProgressBar:
+    """A bar over all steps of a run."""
+
+    def __init__(self, title: str, num_steps: int, show: bool) -> None:
+        console = Console(stderr=True)
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[shown]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=console,
+            disable=not (show and console.is_terminal),
+        )
+        self._task = self._progress.add_task(title, total=num_steps, shown="")
+
+    def update(self, completed: int, name: str, value: Any) -> None:
+        self._progress.update(self._task, completed=completed, shown=f"{name.replace('_', ' ')} {value:.4g}")
+
+    def __enter__(self) -> ProgressBar:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._progress.stop()

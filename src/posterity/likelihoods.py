@@ -1,0 +1,294 @@
+"""Likelihoods: from network outputs to a distribution of the target.
+
+A likelihood is called on outputs [..., K] and gives a numpyro distribution with batch shape [...]. Your own takes one
+line: `likelihood(lambda o: dist.Gamma(jnp.exp(o[..., 0]), jnp.exp(o[..., 1])), num_outputs=2)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from posterity import tree
+from posterity.types import Array
+
+Kind = Literal["continuous", "classes", "counts"]
+MINIMUM_SCALE = 1e-3  # a scale that may reach zero lets a chain fall into a spike at one datum and stay there
+
+
+class Likelihood:
+    """What every likelihood can be asked. Subclasses are records and final."""
+
+    kind: Kind = "continuous"
+    num_outputs: int
+    has_marginal: bool = False  # `marginal` has a closed form
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        raise NotImplementedError
+
+    def init(self) -> dict[str, Array]:
+        """Parameters of the likelihood's own, at their start; most have none."""
+        return {}
+
+    def priors(self) -> dict[str, dist.Distribution]:
+        """A prior for each of them."""
+        return {}
+
+    def columns(self, parameters: dict[str, Array]) -> Array | None:
+        """The constant columns that those parameters append to the network's outputs."""
+        return None
+
+    def fisher(self, outputs: Array) -> Array:
+        """Expected Fisher information in the outputs, [..., K, K]: E_y[s s^T], s = d log p(y | outputs) / d outputs.
+
+        Here by 512 fixed draws of y; likelihoods that know it in closed form say so.
+        """
+        draws = jax.lax.stop_gradient(self(outputs).sample(jax.random.key(0), (512,)))
+
+        def outer(y: Array) -> Array:
+            score = jax.grad(lambda o: jnp.sum(self(o).log_prob(y)))(outputs)
+            return score[..., :, None] * score[..., None, :]
+
+        return jax.lax.map(outer, draws).mean(0)
+
+    def marginal(self, mean: Array, covariance: Array) -> dist.Distribution:
+        """The target's distribution when the outputs are N(mean, covariance), where it has a closed form."""
+        raise NotImplementedError
+
+
+@tree.record
+class Gaussian(Likelihood):
+    """y ~ N(f, scale^2) with a noise that is known. `num_outputs` > 1: that many independent targets a row."""
+
+    has_marginal = True
+    scale: float = tree.traced(1.0)
+    num_outputs: int = 1
+
+    def __post_init__(self) -> None:
+        _positive("Gaussian", scale=self.scale)
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return _normal(outputs, self.scale, self.num_outputs)
+
+    def fisher(self, outputs: Array) -> Array:
+        return _diagonal(jnp.ones_like(outputs) / jnp.square(self.scale))
+
+    def marginal(self, mean: Array, covariance: Array) -> dist.Distribution:
+        variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
+        return _normal(mean, jnp.sqrt(variance + jnp.square(self.scale)), self.num_outputs)
+
+
+@tree.record
+class GaussianLearnedNoise(Likelihood):
+    """y ~ N(f, s^2) with one unknown noise s for all rows: log s is a parameter with a prior N(log initial, spread^2)."""
+
+    initial: float = tree.traced(1.0)
+    spread: float = tree.traced(2.0)
+    num_outputs: int = 1
+
+    def __post_init__(self) -> None:
+        _positive("GaussianLearnedNoise", initial=self.initial, spread=self.spread)
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        scale = MINIMUM_SCALE + jnp.exp(outputs[..., self.num_outputs :])
+        return _normal(outputs[..., : self.num_outputs], scale, self.num_outputs)
+
+    def init(self) -> dict[str, Array]:
+        return {"log_scale": jnp.log(jnp.asarray(self.initial, dtype=float))}
+
+    def priors(self) -> dict[str, dist.Distribution]:
+        return {"log_scale": dist.Normal(jnp.log(jnp.asarray(self.initial, dtype=float)), self.spread)}
+
+    def columns(self, parameters: dict[str, Array]) -> Array:
+        return parameters["log_scale"][None]
+
+    def fisher(self, outputs: Array) -> Array:
+        exponential = jnp.exp(outputs[..., self.num_outputs :])
+        scale = MINIMUM_SCALE + exponential
+        of_mean = jnp.broadcast_to(1 / jnp.square(scale), outputs[..., : self.num_outputs].shape)
+        of_noise = 2 * self.num_outputs * jnp.square(exponential / scale)
+        return _diagonal(jnp.concatenate([of_mean, of_noise], -1))
+
+
+@tree.record
+class HeteroscedasticGaussian(Likelihood):
+    """y ~ N(f_1, exp(f_2)): mean and log variance, both from the network (Kendall & Gal 2017, eq. 8)."""
+
+    minimum_scale: float = tree.traced(MINIMUM_SCALE)
+    num_outputs: int = 2
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return dist.Normal(outputs[..., 0], jnp.sqrt(self._variance(outputs)))
+
+    def fisher(self, outputs: Array) -> Array:
+        variance = self._variance(outputs)
+        of_log_variance = jnp.square(jnp.exp(outputs[..., 1]) / variance) / 2
+        return _diagonal(jnp.stack([1 / variance, of_log_variance], -1))
+
+    def _variance(self, outputs: Array) -> Array:
+        return jnp.square(self.minimum_scale) + jnp.exp(outputs[..., 1])
+
+
+@tree.record
+class StudentT(Likelihood):
+    """y ~ f + scale * t(df): a regression that outliers do not bend. df > 2, so that the variance exists."""
+
+    df: float = tree.traced(4.0)
+    scale: float = tree.traced(1.0)
+    num_outputs: int = 1
+
+    def __post_init__(self) -> None:
+        _positive("StudentT", scale=self.scale)
+        if not self.df > 2:
+            raise ValueError(f"StudentT(df={self.df}) has no finite variance to split up; give df above 2, e.g. 4.")
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        location = outputs[..., 0] if self.num_outputs == 1 else outputs
+        distribution = dist.StudentT(self.df, location, self.scale)
+        return distribution if self.num_outputs == 1 else distribution.to_event(1)
+
+    def fisher(self, outputs: Array) -> Array:
+        information = (self.df + 1) / ((self.df + 3) * jnp.square(self.scale))
+        return _diagonal(jnp.ones_like(outputs) * information)
+
+
+@tree.record
+class Bernoulli(Likelihood):
+    """y in {0, 1} with P(y = 1) = sigmoid(f)."""
+
+    kind = "classes"
+    num_outputs: int = 1
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return dist.Bernoulli(logits=outputs[..., 0])
+
+    def fisher(self, outputs: Array) -> Array:
+        return (jax.nn.sigmoid(outputs) * jax.nn.sigmoid(-outputs))[..., None]
+
+
+@tree.record
+class Categorical(Likelihood):
+    """y in {0 .. num_outputs - 1} with P(y) = softmax(f)."""
+
+    kind = "classes"
+    num_outputs: int = 2
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return dist.Categorical(logits=outputs)
+
+    def fisher(self, outputs: Array) -> Array:
+        probs = jax.nn.softmax(outputs)
+        return _diagonal(probs) - probs[..., :, None] * probs[..., None, :]
+
+
+@tree.record
+class NoisyCategorical(Likelihood):
+    """Softmax of logits that carry noise: p = mean_t softmax(f + sigma e_t), (f, log sigma^2) from the network.
+
+    Kendall & Gal 2017, eq. 12: 2 * num_classes outputs, logits first. The draws e_t are the same for every row and
+    call, so that the likelihood is one fixed function.
+    """
+
+    kind = "classes"
+    num_classes: int = 2
+    num_noise_draws: int = 32
+
+    @property
+    def num_outputs(self) -> int:  # type: ignore[override]
+        return 2 * self.num_classes
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        logits, log_variance = jnp.split(outputs, 2, axis=-1)
+        scale = jnp.exp(log_variance / 2)
+        # Antithetic pairs: the noise of each class sums to zero, so small noise leaves the logits unbiased.
+        half = jax.random.normal(jax.random.key(0), (self.num_noise_draws // 2, self.num_classes), outputs.dtype)
+        noise = jnp.concatenate([half, -half])
+        noisy = jnp.expand_dims(logits, -2) + jnp.expand_dims(scale, -2) * noise
+        log_probs = jax.nn.logsumexp(jax.nn.log_softmax(noisy), axis=-2) - jnp.log(noise.shape[0])
+        return dist.Categorical(logits=log_probs)
+
+
+@tree.record
+class Poisson(Likelihood):
+    """Counts with mean exp(f)."""
+
+    kind = "counts"
+    num_outputs: int = 1
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return dist.Poisson(jnp.exp(outputs[..., 0]))
+
+    def fisher(self, outputs: Array) -> Array:
+        return jnp.exp(outputs)[..., None]
+
+
+@tree.record
+class NegativeBinomial(Likelihood):
+    """Counts with mean exp(f_1) and variance mean + mean^2 / exp(f_2): more spread than Poisson allows."""
+
+    kind = "counts"
+    num_outputs: int = 2
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return dist.NegativeBinomial2(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
+
+
+@tree.record
+class Custom(Likelihood):
+    """A likelihood of the user's own function; see `likelihood`."""
+
+    function: Callable[[Array], dist.Distribution]
+    num_outputs: int = 1
+    kind: Kind = "continuous"
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return self.function(outputs)
+
+
+def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int = 1) -> Custom:
+    """Any function from outputs [..., K] to a numpyro distribution with batch shape [...]."""
+    try:
+        shown = function(jnp.zeros((3, num_outputs)))
+    except (TypeError, IndexError, AttributeError) as error:
+        raise ValueError(
+            f"The likelihood failed on outputs of shape (3, {num_outputs}): {error}. It takes outputs [..., K] and "
+            f"returns a numpyro distribution; is num_outputs={num_outputs} right?"
+        ) from error
+    if shown.batch_shape != (3,):
+        raise ValueError(
+            f"The likelihood gave batch shape {shown.batch_shape} for 3 rows; expected (3,). Index the LAST axis of the "
+            "outputs, e.g. o[..., 0], and end with .to_event(1) where a row has several targets."
+        )
+    kind: Kind = "continuous"
+    if isinstance(shown, dist.BernoulliLogits | dist.BernoulliProbs | dist.CategoricalLogits | dist.CategoricalProbs):
+        kind = "classes"
+    elif shown.is_discrete:
+        kind = "counts"
+    return Custom(function, num_outputs, kind)
+
+
+def class_probs(distribution: dist.Distribution) -> Array:
+    """Probabilities [..., C] of a distribution over classes; two for a Bernoulli."""
+    if isinstance(distribution, dist.BernoulliLogits | dist.BernoulliProbs):
+        return jnp.stack([1 - distribution.probs, distribution.probs], -1)
+    return distribution.probs
+
+
+def _normal(location: Array, scale: Any, num_outputs: int) -> dist.Distribution:
+    if num_outputs > 1:
+        return dist.Normal(location, scale).to_event(1)
+    return dist.Normal(location[..., 0], scale[..., 0] if jnp.ndim(scale) else scale)
+
+
+def _diagonal(values: Array) -> Array:
+    return values[..., :, None] * jnp.eye(values.shape[-1], dtype=values.dtype)
+
+
+def _positive(owner: str, **values: Any) -> None:
+    for name, value in values.items():
+        if not value > 0:
+            raise ValueError(f"{owner}({name}={value}): {name} must be above 0.")

@@ -1,0 +1,219 @@
+"""What `fit` returns: weights, the model they belong to, how they were found, and the receipt."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.metadata
+from dataclasses import dataclass, field
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity import tree
+from posterity.data.dataset import Dataset, check_inputs
+from posterity.model import Model
+from posterity.outofdistribution import SCORES, Calibration, Score, feature_distance
+from posterity.prediction import Prediction
+from posterity.streaming import DEFAULT_MEMORY, OutputStream
+from posterity.types import Family, Key, Params
+
+DEFAULT_DRAWS = 100
+VERSIONS = ("posterity", "jax", "jaxlib", "numpyro", "optax")
+
+
+@dataclass(frozen=True)
+class Receipt:
+    """What was done, to the digit: enough to judge a posterior and to make it again."""
+
+    method: str
+    num_data: int
+    num_weights: int
+    num_chains: int
+    num_steps: int  # of each chain
+    seconds: float
+    prior: str
+    likelihood: str
+    temperature: float | str  # the one that was targeted, or "not applicable"
+    tempering: str
+    seed: int
+    devices: str
+    precision: str
+    versions: dict[str, str]
+    notes: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        rows = [(f.name.replace("_", " "), getattr(self, f.name)) for f in dataclasses.fields(self)]
+        width = max(len(name) for name, _ in rows)
+        return "\n".join(f"{name:<{width}}  {_plain(value)}" for name, value in rows if value != ())
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k} {v}" for k, v in value.items())
+    if isinstance(value, tuple):
+        return "; ".join(value)
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def make_receipt(
+    model: Model,
+    method: Any,
+    rows: Dataset,
+    seed: int,
+    num_chains: int,
+    num_steps: int,
+    seconds: float,
+    notes: list[str],
+) -> Receipt:
+    shapes = jax.eval_shape(model.init, jax.random.key(0), tree.take_rows(rows.x, slice(0, 1)))
+    applies = method.targets_temperature
+    devices = jax.devices()
+    return Receipt(
+        method=_settings(method),
+        num_data=rows.num_rows,
+        num_weights=tree.size(shapes),
+        num_chains=num_chains,
+        num_steps=num_steps,
+        seconds=seconds,
+        prior=str(model.prior),
+        likelihood=_settings(model.likelihood),
+        temperature=float(model.temperature) if applies else "not applicable",
+        tempering=model.tempering if applies else "not applicable",
+        seed=int(seed),
+        devices=f"{min(num_chains, len(devices))} of {len(devices)} {devices[0].device_kind}",
+        precision="float64" if jax.config.jax_enable_x64 else "float32",  # type: ignore[attr-defined]
+        versions={name: _version(name) for name in VERSIONS},
+        notes=tuple(notes),
+    )
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """A family of weights with the model it belongs to. `predict` is what most people want."""
+
+    model: Model
+    family: Family
+    method: Any
+    receipt: Receipt
+    trace: dict[str, np.ndarray] = field(repr=False)  # name -> [C, R], one record every few steps
+    facts: dict[str, Any]  # what a method learned beside the weights, e.g. log_evidence
+    inputs: Any = field(repr=False)  # the training inputs, for feature distances
+    calibration: Calibration | None = field(default=None, repr=False)
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        num_draws: int | None = None,
+        seed: int = 0,
+        memory: int = DEFAULT_MEMORY,
+        closed_form: bool = True,
+    ) -> Prediction:
+        """The predictive distribution at rows x.
+
+        Args:
+            x: Inputs shaped as in training.
+            num_draws: Draws to mix; by default all stored ones, or 100 fresh ones.
+            seed: Of fresh draws; the same seed gives the same draws at any rows.
+            memory: Bytes to stay within, about.
+            closed_form: Use Gaussian formulas where method and likelihood have them, instead of draws.
+        """
+        inputs = check_inputs(x)
+        self._check_rows(inputs)
+        closed = closed_form and num_draws is None and self._has_closed_form
+        stream = OutputStream(
+            self.model, self.family, jax.random.key(seed), inputs, self._choose(num_draws), closed, memory
+        )
+        return Prediction(stream, self.calibration)
+
+    def calibrate(self, x: Any, score: Score | None = None) -> Posterior:
+        """The same posterior with out-of-distribution p-values, from rows it was not trained on.
+
+        `score`: "epistemic", "total", or "features" (distance of the last hidden features); by default epistemic, or
+        features where one draw leaves nothing to disagree.
+        """
+        if score is not None and score not in SCORES:
+            raise ValueError(f"score={score!r} is not known; choose from {', '.join(SCORES)}.")
+        inputs = check_inputs(x)
+        single = self.family.num_draws == 1 and not self._has_closed_form
+        chosen: Score = score or ("features" if single else "epistemic")
+        distance = None
+        if chosen == "features":
+            distance = feature_distance(self.model, self._complete_weights(), self.inputs)
+        blank = Calibration(chosen, np.zeros(0), distance)
+        scores = np.sort(blank.score(self.predict(inputs), inputs))
+        return dataclasses.replace(self, calibration=blank._replace(scores=scores))
+
+    def weights(self, num_draws: int = 1, seed: int = 0) -> Params:
+        """Complete weights of draws, [S, ...]; for families whose draws are weights."""
+        draws = jnp.asarray(self._choose(num_draws))
+        return jax.vmap(lambda index: self.family.weights(self.model, jax.random.key(seed), index))(draws)  # type: ignore[attr-defined]
+
+    def starting_weights(self, num_chains: int) -> Params:
+        """Complete weights for so many chains of another method, [C, ...]; chains are used again where too few."""
+        index = jnp.arange(num_chains) % self.family.num_chains
+        return tree.take_rows(self._complete_weights(), index)
+
+    def _complete_weights(self) -> Params:
+        fixed = self.family.fixed  # type: ignore[attr-defined]
+        return tree.merge(self.family.point(), fixed)
+
+    @property
+    def _has_closed_form(self) -> bool:
+        return hasattr(self.family, "moments") and self.model.likelihood.has_marginal
+
+    def _choose(self, num_draws: int | None) -> np.ndarray:
+        stored = self.family.num_draws
+        if num_draws is not None and num_draws < 1:
+            raise ValueError(f"num_draws={num_draws} must be at least 1.")
+        if stored is None:
+            per_chain = self.family.num_chains
+            wanted = -(-DEFAULT_DRAWS // per_chain) * per_chain if num_draws is None else num_draws
+            return np.arange(wanted)
+        if num_draws is None or num_draws == stored:
+            return np.arange(stored)
+        if num_draws > stored:
+            raise ValueError(f"num_draws={num_draws}, but {stored} draws are stored; ask for at most that many.")
+        return np.linspace(0, stored - 1, num_draws).round().astype(int)
+
+    def _check_rows(self, inputs: Any) -> None:
+        got = jax.tree.map(lambda leaf: leaf.shape[1:], inputs)
+        wanted = jax.tree.map(lambda leaf: leaf.shape[1:], self.inputs)
+        if got != wanted:
+            raise ValueError(f"x has rows of shape {got}; the model was trained on rows of shape {wanted}.")
+
+
+def prior_predictive(model: Model, x: Any, *, num_draws: int = 100, seed: int = 0) -> Prediction:
+    """What the model says before it has seen a datum: draws of functions from the prior, as a prediction at rows x."""
+    from posterity.families import Samples
+
+    inputs = check_inputs(x)
+    key_init, key_draws, key = jax.random.split(jax.random.key(seed), 3)
+    start = model.init(key_init, jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), inputs))
+    _, fixed = model.split(start)
+
+    def draw(key: Key) -> Params:
+        return model.split(model.sample_prior(key, start))[0]
+
+    draws = jax.tree.map(lambda leaf: leaf[None], jax.vmap(draw)(jax.random.split(key_draws, num_draws)))
+    family = Samples(draws, jax.tree.map(lambda leaf: leaf[None], fixed))
+    return Prediction(OutputStream(model, family, key, inputs, np.arange(num_draws), False, DEFAULT_MEMORY))
+
+
+def _settings(value: Any) -> str:
+    shown = [f for f in dataclasses.fields(value) if getattr(value, f.name) != f.default or f.name == "scale"]
+    parts = [f"{f.name}={_short(getattr(value, f.name))}" for f in shown if f.name != "start"]
+    return f"{type(value).__name__}({', '.join(parts)})"
+
+
+def _short(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else getattr(value, "__name__", str(value))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "not installed"

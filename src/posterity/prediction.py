@@ -1,0 +1,203 @@
+"""A prediction: the mixture over draws at some rows, and what can be asked of it.
+
+Nothing is computed before it is asked for; each answer streams over rows within the memory budget.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity import metrics, mixture, uncertainty
+from posterity.outofdistribution import Calibration
+from posterity.streaming import OutputStream
+from posterity.uncertainty import Decomposition, Uncertainty
+
+EXACT_CRPS_COMPONENTS = 512
+CRPS_SAMPLES = 1000
+
+
+class Prediction:
+    """What the posterior says of the targets at N rows. Arrays have rows first: [N, ...]."""
+
+    def __init__(self, stream: OutputStream, calibration: Calibration | None = None) -> None:
+        self._stream = stream
+        self._calibration = calibration
+
+    @property
+    def kind(self) -> str:
+        """'continuous', 'classes' or 'counts'."""
+        return self._stream.model.likelihood.kind
+
+    @property
+    def num_draws(self) -> int:
+        """How many draws are mixed; for a closed form, how many Gaussians."""
+        return self._stream.num_components
+
+    @cached_property
+    def outputs(self) -> np.ndarray:
+        """Network outputs of every draw, [S, N, ..., K]; for a closed form their means, one a chain."""
+        return self._stream.outputs()
+
+    @cached_property
+    def mean(self) -> np.ndarray:
+        """The expected target; for classes, their probabilities [N, C]."""
+        return self._stream.map(mixture.mean)
+
+    @property
+    def probs(self) -> np.ndarray:
+        """Class probabilities, averaged over draws [N, ..., C]."""
+        self._require("classes", "probs", "mean")
+        return self.mean
+
+    @property
+    def label(self) -> np.ndarray:
+        """The most probable class."""
+        return self.probs.argmax(-1)
+
+    @cached_property
+    def std(self) -> np.ndarray:
+        """Standard deviation of the target: noise and ignorance together; for classes of each class's indicator."""
+        if self.kind == "classes":
+            return np.sqrt(self.probs * (1 - self.probs))
+        return np.sqrt(self.total)
+
+    def quantile(self, level: float | list[float] | np.ndarray) -> np.ndarray:
+        """Quantiles of the mixture itself, [N, ...] for one level or [N, ..., Q] for several."""
+        self._forbid_classes("quantile")
+        levels = np.atleast_1d(np.asarray(level, dtype=float))
+        if ((levels <= 0) | (levels >= 1)).any():
+            raise ValueError(f"level={level} must lie strictly between 0 and 1.")
+        found = self._stream.map(mixture.quantiles, shared=(jnp.asarray(levels),))
+        return found[..., 0] if np.ndim(level) == 0 else found
+
+    def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
+        """(lower, upper) of the central interval that holds the target with probability `level`."""
+        if not 0 < level < 1:
+            raise ValueError(f"level={level} must lie strictly between 0 and 1; 0.9 for a 90 % interval.")
+        both = self.quantile([(1 - level) / 2, (1 + level) / 2])
+        return both[..., 0], both[..., 1]
+
+    def prediction_set(self, level: float = 0.9) -> np.ndarray:
+        """The smallest set of classes with probability `level` together, as booleans [N, ..., C]."""
+        if not 0 < level < 1:
+            raise ValueError(f"level={level} must lie strictly between 0 and 1.")
+        order = np.argsort(-self.probs, axis=-1, kind="stable")
+        ranked = np.take_along_axis(self.probs, order, -1)
+        before = np.cumsum(ranked, -1) - ranked  # a class belongs while those before it do not reach the level
+        chosen = np.zeros(self.probs.shape, bool)
+        np.put_along_axis(chosen, order, before < level, -1)
+        return chosen
+
+    def log_prob(self, y: Any) -> np.ndarray:
+        """log p(y) of the mixture, by log-mean-exp over draws, [N]."""
+        return self._stream.map(mixture.log_prob, self._targets(y))
+
+    def log_prob_gaussian(self, y: Any) -> np.ndarray:
+        """log N(y; mean, std^2): the moment-matched Gaussian some papers report instead; not the mixture's."""
+        self._forbid_classes("log_prob_gaussian")
+        log_prob = metrics.gaussian_log_prob(self.mean, self.std, self._targets(y))
+        return log_prob.reshape(len(log_prob), -1).sum(-1)
+
+    def sample(self, num_samples: int = 100, seed: int = 0) -> np.ndarray:
+        """Draws of the target, [num_samples, N, ...]."""
+        rows = np.arange(self._stream.num_rows)
+        drawn = self._stream.map(mixture.samples, rows, shared=(jax.random.key(seed), jnp.zeros(num_samples)))
+        return np.moveaxis(drawn, 1, 0)
+
+    def crps(self, y: Any) -> np.ndarray:
+        """Continuous ranked probability score, [N, ...]: exact for Gaussian mixtures of up to 512 parts, else sampled."""
+        self._forbid_classes("crps")
+        y = self._targets(y)
+        normal = self._is_normal and self.num_draws <= EXACT_CRPS_COMPONENTS
+        if normal:
+            means, stds = self._stream.map(mixture.normal_parts)
+            score = metrics.crps_gaussian_mixture_rows(
+                np.moveaxis(means, -1, 0).reshape(means.shape[-1], -1),
+                np.moveaxis(stds, -1, 0).reshape(means.shape[-1], -1),
+                y.ravel(),
+            )
+        else:
+            drawn = self.sample(max(CRPS_SAMPLES, self.num_draws))
+            score = metrics.crps_samples_rows(drawn.reshape(len(drawn), -1), y.ravel())
+        return score.reshape(y.shape)
+
+    @cached_property
+    def _decomposition(self) -> Decomposition:
+        split = uncertainty.entropies if self.kind == "classes" else uncertainty.variances
+        return self._stream.map(split, shared=(jnp.zeros(()),))
+
+    @property
+    def total(self) -> np.ndarray:
+        """All uncertainty: variance of the target, or entropy of the class (nats)."""
+        return self._decomposition.value.total
+
+    @property
+    def aleatoric(self) -> np.ndarray:
+        """Noise in the data: what more data would not remove."""
+        return self._decomposition.value.aleatoric
+
+    @property
+    def epistemic(self) -> np.ndarray:
+        """Ignorance of the model: the spread over draws (variance, or mutual information)."""
+        return self._decomposition.value.epistemic
+
+    @property
+    def standard_error(self) -> Uncertainty:
+        """Monte Carlo standard errors of total, aleatoric and epistemic; NaN for a single draw."""
+        return self._decomposition.standard_error
+
+    @cached_property
+    def mutual_information(self) -> np.ndarray:
+        """Epistemic uncertainty of classes, corrected for the bias of few draws (jackknife); NaN for one draw."""
+        self._require("classes", "mutual_information", "epistemic")
+        return self._stream.map(uncertainty.jackknife_mutual_information)
+
+    @cached_property
+    def variation_ratio(self) -> np.ndarray:
+        """The share of draws that do not vote for the most voted class."""
+        self._require("classes", "variation_ratio", "epistemic")
+        return self._stream.map(uncertainty.variation_ratio)
+
+    @cached_property
+    def ood(self) -> np.ndarray:
+        """p-value of each row against held-out rows: flagging p <= a raises false alarms at rate a."""
+        if self._calibration is None:
+            raise ValueError(
+                "No held-out rows to compare with. Either set some aside when fitting, fit(..., holdout=0.1), or give "
+                "rows that were not trained on, posterior = posterior.calibrate(x)."
+            )
+        return self._calibration.p_value(self._calibration.score(self, self._stream.x))
+
+    @property
+    def _is_normal(self) -> bool:
+        outputs = jax.eval_shape(
+            lambda x: self._stream.family.outputs(self._stream.model, self._stream.key, x, jnp.zeros(1, int)),
+            jax.tree.map(lambda leaf: leaf[:1], self._stream.x),
+        )
+        return mixture.is_normal(self._stream.model, outputs.shape)
+
+    def _targets(self, y: Any) -> np.ndarray:
+        y = np.asarray(y)
+        if y.ndim == 0 or len(y) != self._stream.num_rows:
+            raise ValueError(
+                f"The prediction has {self._stream.num_rows} rows and y has shape {y.shape}; make them agree."
+            )
+        expected = self.mean.shape[:-1] if self.kind == "classes" else self.mean.shape
+        if y.shape != expected and y.size == np.prod(expected):
+            y = y.reshape(expected)
+        if y.shape != expected:
+            raise ValueError(f"y has shape {y.shape}; the prediction is for targets of shape {expected}.")
+        return y
+
+    def _require(self, kind: str, name: str, instead: str) -> None:
+        if self.kind != kind:
+            raise ValueError(f"{name} is for {kind}; this target is {self.kind}: use {instead}.")
+
+    def _forbid_classes(self, name: str) -> None:
+        if self.kind == "classes":
+            raise ValueError(f"{name} is for numbers; for classes use probs, prediction_set(level) or log_prob(y).")

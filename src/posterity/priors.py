@@ -1,0 +1,190 @@
+"""Priors over weights: one distribution for each weight, chosen by the weight's path.
+
+Anything that says what it believes can be a prior: a numpyro distribution (for every weight), or a mapping from path
+patterns to distributions, the first match counting: `{"*bias": Flat(), "layer_0/*": Normal(0, 0.1), "*": Normal(0, 1)}`.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from posterity import tree
+from posterity.types import Array, Key, Params
+
+
+@dataclass(frozen=True)
+class Flat:
+    """No preference at all: log density 0 everywhere. MAP with it is maximum likelihood; it cannot be sampled."""
+
+
+@dataclass(frozen=True)
+class Fixed:
+    """Weights that stay where they start, for every method: a Bayesian head on a frozen trunk."""
+
+
+jax.tree_util.register_static(Flat)
+jax.tree_util.register_static(Fixed)
+
+
+def scale_mixture(weight: float = 0.5, sigma_1: float = 1.0, sigma_2: float = float(np.exp(-6))) -> dist.Distribution:
+    """weight N(0, sigma_1^2) + (1 - weight) N(0, sigma_2^2) (Blundell et al. 2015, eq. 7)."""
+    if not 0 < weight < 1 or not sigma_1 > 0 or not sigma_2 > 0:
+        raise ValueError(
+            f"scale_mixture(weight={weight}, sigma_1={sigma_1}, sigma_2={sigma_2}): "
+            "the weight must lie strictly between 0 and 1, both sigmas above 0."
+        )
+    components = dist.Normal(jnp.zeros(2), jnp.array([sigma_1, sigma_2]))
+    return dist.MixtureSameFamily(dist.Categorical(probs=jnp.array([weight, 1 - weight])), components)
+
+
+@tree.record
+class Prior:
+    """Distributions by path pattern, with an optional factor 1 / sqrt(fan-in) and a common scale.
+
+    A weight w of scale c has log density log p(w / c) - log c.
+    """
+
+    patterns: tuple[str, ...]
+    distributions: tuple[Any, ...] = tree.traced()
+    fan_in: bool = False
+    scale: Any = tree.traced(1.0)
+
+    def find(self, name: str) -> Any:
+        """The distribution of the weight with this path."""
+        for pattern, distribution in zip(self.patterns, self.distributions, strict=True):
+            if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"network/{pattern}"):
+                return distribution
+        raise ValueError(
+            f"The prior has no pattern for the weight {name!r}; it has {', '.join(map(repr, self.patterns))}. "
+            "Add '*' as the last pattern to cover all other weights."
+        )
+
+    def factor(self, name: str, shape: tuple[int, ...], fan_in_axis: int) -> Any:
+        """What the weight's distribution is stretched by."""
+        if name.startswith("likelihood/"):
+            return 1.0  # the noise is no weight: tuning the weights' scale leaves its prior alone
+        if not self.fan_in or len(shape) < 2:
+            return self.scale
+        receptive_field = int(np.prod(shape[:-2]))  # of a convolution
+        return self.scale / np.sqrt(receptive_field * shape[fan_in_axis])
+
+    def log_probs(self, params: Params, fan_in_axis: int = -2) -> Params:
+        """log p(w) of every single weight, in the shapes of `params`."""
+
+        def leaf(name: str, weight: Array) -> Array:
+            distribution = self.find(name)
+            if isinstance(distribution, Flat | Fixed):
+                return jnp.zeros_like(weight)
+            factor = self.factor(name, weight.shape, fan_in_axis)
+            return distribution.log_prob(weight / factor) - jnp.log(factor)
+
+        return tree.map_with_path(leaf, params)
+
+    def log_prob(self, params: Params, fan_in_axis: int = -2) -> Array:
+        """The sum over all weights."""
+        return tree.total(self.log_probs(params, fan_in_axis))
+
+    def sample(self, key: Key, params: Params, fan_in_axis: int = -2) -> Params:
+        """A draw of the shapes of `params`; fixed weights keep their values."""
+        names = tree.leaf_names(params)
+        keys = dict(zip(names, jax.random.split(key, len(names)), strict=True))
+
+        def leaf(name: str, weight: Array) -> Array:
+            distribution = self.find(name)
+            if isinstance(distribution, Fixed):
+                return weight
+            if isinstance(distribution, Flat):
+                raise ValueError(
+                    f"The prior of {name!r} is flat and cannot be sampled; give it a proper one, e.g. Normal(0, 1)."
+                )
+            draw = distribution.sample(keys[name], weight.shape)
+            return (draw * self.factor(name, weight.shape, fan_in_axis)).astype(weight.dtype)
+
+        return tree.map_with_path(leaf, params)
+
+    def moments(self, params: Params, fan_in_axis: int = -2) -> tuple[Params, Params]:
+        """Mean and standard deviation of each weight; infinite where flat."""
+
+        def mean(name: str, weight: Array) -> Array:
+            distribution = self.find(name)
+            known = not isinstance(distribution, Flat | Fixed)
+            factor = self.factor(name, weight.shape, fan_in_axis)
+            return jnp.broadcast_to(distribution.mean * factor if known else 0.0, weight.shape)
+
+        def std(name: str, weight: Array) -> Array:
+            distribution = self.find(name)
+            known = not isinstance(distribution, Flat | Fixed)
+            factor = self.factor(name, weight.shape, fan_in_axis)
+            return jnp.broadcast_to(jnp.sqrt(distribution.variance) * factor if known else jnp.inf, weight.shape)
+
+        return tree.map_with_path(mean, params), tree.map_with_path(std, params)
+
+    def is_gaussian(self, name: str) -> bool:
+        return isinstance(self.find(name), dist.Normal)
+
+    def is_fixed(self, name: str) -> bool:
+        return isinstance(self.find(name), Fixed)
+
+    def __str__(self) -> str:
+        parts = [f"{p}: {_describe(d)}" for p, d in zip(self.patterns, self.distributions, strict=True)]
+        scale = "" if isinstance(self.scale, float) and self.scale == 1.0 else f", all times {float(self.scale):.4g}"
+        return "; ".join(parts) + (", divided by sqrt(fan-in)" if self.fan_in else "") + scale
+
+
+def prior(distribution: Any, *, fan_in: bool = False) -> Prior:
+    """A prior from a distribution, a mapping of patterns to distributions, or a prior."""
+    if isinstance(distribution, Prior):
+        return distribution
+    table = dict(distribution) if isinstance(distribution, Mapping) else {"*": distribution}
+    if not table:
+        raise ValueError("The prior is an empty mapping; give at least {'*': Normal(0, 1)}.")
+    for pattern, value in table.items():
+        _check(pattern, value)
+    return Prior(tuple(table), tuple(table.values()), fan_in)
+
+
+def _check(pattern: str, value: Any) -> None:
+    if isinstance(value, Flat | Fixed):
+        return
+    if not isinstance(value, dist.Distribution):
+        raise TypeError(
+            f"The prior of {pattern!r} is {type(value).__name__}; expected a numpyro distribution, Flat() or Fixed()."
+        )
+    if value.event_shape or value.batch_shape:
+        raise ValueError(
+            f"The prior of {pattern!r} has shape {value.batch_shape + value.event_shape}; it must be a distribution of "
+            "ONE weight, which is then used for each: give its parameters as single numbers."
+        )
+    if isinstance(value, dist.ImproperUniform):
+        raise ValueError(f"The prior of {pattern!r} cannot be sampled; say Flat() for a flat prior.")
+    variance = np.asarray(value.variance)
+    if (variance <= 0).any():
+        raise ValueError(f"The prior of {pattern!r} has zero width; say Fixed() to hold weights at their start.")
+
+
+def _describe(distribution: Any) -> str:
+    if isinstance(distribution, Flat | Fixed):
+        return type(distribution).__name__
+    if isinstance(distribution, dist.MixtureSameFamily):
+        weights = np.asarray(distribution.mixing_distribution.probs)
+        parts = distribution.component_distribution
+        terms = (
+            [
+                f"{w:.3g} N({m:.3g}, {s:.3g}^2)"
+                for w, m, s in zip(weights, np.asarray(parts.loc), np.asarray(parts.scale), strict=True)
+            ]
+            if isinstance(parts, dist.Normal)
+            else [type(parts).__name__]
+        )
+        return " + ".join(terms)
+    names = distribution.arg_constraints
+    values = ", ".join(f"{name}={np.asarray(getattr(distribution, name)):.4g}" for name in names)
+    return f"{type(distribution).__name__}({values})"

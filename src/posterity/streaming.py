@@ -1,0 +1,148 @@
+"""Network outputs of many draws at many rows, a block of rows at a time, within a memory budget.
+
+Every quantity of a prediction is a function of one row's draws, so it is computed block by block and never needs all
+rows at once. Rows are padded to a few block sizes, so that predicting 1, 7 or 20 rows runs one compiled program.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from posterity import tree
+from posterity.types import Array, Family, Key
+
+BLOCK_ROWS = (32, 256, 2048, 16384)
+DRAW_CHUNKS = (1, 4, 16, 64, 128, 256)
+DEFAULT_MEMORY = 512 * 2**20
+CACHE_FRIENDLY = 24 * 2**20  # intermediates larger than this leave the processor's caches and run slower
+
+
+class Components(NamedTuple):
+    """What a block of rows knows of its outputs: draws, or for closed forms Gaussians, one a chain."""
+
+    outputs: Array  # [S, n, ..., K]
+    covariance: Array | None = None  # [S, n, ..., K, K]
+
+    def conditional(self, model: Any) -> dist.Distribution:
+        """The target given the outputs: its spread is noise."""
+        return model.distribution(self.outputs)
+
+    def marginal(self, model: Any) -> dist.Distribution:
+        """The target with what the closed form says of the outputs integrated out."""
+        if self.covariance is None:
+            return self.conditional(model)
+        return model.likelihood.marginal(self.outputs, self.covariance)
+
+
+@jax.jit
+def _draw_outputs(model: Any, family: Family, key: Key, x: Any, draws: Array) -> Array:
+    return family.outputs(model, key, x, draws)
+
+
+@jax.jit
+def _moments(model: Any, family: Any, x: Any) -> Components:
+    return Components(*family.moments(model, x))
+
+
+@partial(jax.jit, static_argnames="function")
+def _evaluate(function: Callable[..., Any], model: Any, block: Components, *arguments: Any) -> Any:
+    return function(model, block, *arguments)
+
+
+class OutputStream:
+    """The outputs of draws `draws` at rows `x`, delivered in blocks of rows."""
+
+    def __init__(
+        self, model: Any, family: Family, key: Key, x: Any, draws: np.ndarray, closed_form: bool, memory: int
+    ) -> None:
+        self.model, self.family, self.key, self.x = model, family, key, x
+        self.draws, self.closed_form, self.memory = draws, closed_form, memory
+        self.num_rows = tree.num_rows(x)
+        self._cache: list[Components] = []
+
+    @property
+    def num_components(self) -> int:
+        return self.family.num_chains if self.closed_form else len(self.draws)
+
+    def map(self, function: Callable[..., Any], *per_row: Any, shared: tuple[Any, ...] = ()) -> Any:
+        """function(model, components, *per_row, *shared) for every row; its results, concatenated over rows (axis 0).
+
+        The function must be defined once, at module level: compiled programs are kept by its identity.
+        """
+        parts = []
+        for rows, width, block in self._blocks():
+            padded = jax.tree.map(lambda leaf: jnp.asarray(_pad(leaf[rows], width)), per_row)
+            result = _evaluate(function, self.model, block, *padded, *shared)
+            parts.append(jax.tree.map(lambda leaf: np.asarray(leaf)[: rows.stop - rows.start], result))
+        return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+
+    def outputs(self) -> np.ndarray:
+        """All outputs, [S, N, ..., K]."""
+        parts = [np.asarray(block.outputs)[:, : rows.stop - rows.start] for rows, _, block in self._blocks()]
+        return np.concatenate(parts, axis=1)
+
+    def _blocks(self) -> Iterator[tuple[slice, int, Components]]:
+        width, chunk, keep = self._sizes
+        starts = range(0, self.num_rows, width)
+        for i, start in enumerate(starts):
+            rows = slice(start, min(start + width, self.num_rows))
+            if i < len(self._cache):
+                yield rows, width, self._cache[i]
+                continue
+            block = self._compute(rows, width, chunk)
+            if keep and i == len(self._cache):
+                self._cache.append(block)
+            yield rows, width, block
+
+    def _compute(self, rows: slice, width: int, chunk: int) -> Components:
+        x = jax.tree.map(lambda leaf: jnp.asarray(_pad(leaf[rows], width)), self.x)
+        if self.closed_form:
+            return _moments(self.model, self.family, x)
+        parts = []
+        for first in range(0, len(self.draws), chunk):
+            index = self.draws[first : first + chunk]
+            outputs = _draw_outputs(self.model, self.family, self.key, x, jnp.asarray(_pad(index, chunk)))
+            parts.append(outputs[: len(index)])
+        return Components(jnp.concatenate(parts) if len(parts) > 1 else parts[0])
+
+    @cached_property
+    def _sizes(self) -> tuple[int, int, bool]:
+        """Rows of a block, draws computed at a time, and whether all blocks fit the budget and are kept."""
+        per_output, per_row, per_draw = self._bytes()
+        total_outputs = per_output * self.num_components * self.num_rows
+        keep = total_outputs <= self.memory / 2
+        fitting = [n for n in BLOCK_ROWS if n * per_output * self.num_components <= self.memory / 4] or [1]
+        wanted = next((n for n in BLOCK_ROWS if n >= self.num_rows), BLOCK_ROWS[-1])
+        busy = [n for n in fitting if n * per_row <= CACHE_FRIENDLY] or fitting[:1]
+        width = min(wanted, busy[-1])
+        room = min(self.memory / 4, max(CACHE_FRIENDLY, per_draw + per_row * width))
+        chunks = [c for c in DRAW_CHUNKS if c * (per_draw + per_row * width) <= room] or [1]
+        enough = next((c for c in DRAW_CHUNKS if c >= self.num_components), DRAW_CHUNKS[-1])
+        return width, min(enough, chunks[-1]), keep
+
+    def _bytes(self) -> tuple[int, int, int]:
+        """Bytes a draw of one row's outputs takes, of its intermediate values, and of what a draw costs at any row."""
+        sizes = []
+        for rows in (1, 2):
+            x = jax.tree.map(lambda leaf: np.repeat(leaf[:1], rows, 0), self.x)  # noqa: B023
+            if self.closed_form:
+                program = jax.make_jaxpr(lambda x: self.family.moments(self.model, x))(x)  # type: ignore[attr-defined]
+            else:
+                call = lambda x: self.family.outputs(self.model, self.key, x, jnp.zeros(1, int))  # noqa: E731
+                program = jax.make_jaxpr(call)(x)
+            values = sum(var.aval.size * 4 for eqn in program.eqns for var in eqn.outvars)
+            sizes.append((sum(aval.size * 4 for aval in program.out_avals) // rows, values))
+        per_row = max(sizes[1][1] - sizes[0][1], sizes[0][0])
+        return sizes[0][0], per_row, max(sizes[0][1] - per_row, 0)
+
+
+def _pad(rows: np.ndarray, width: int) -> np.ndarray:
+    """Repeat the last row up to `width`: padding stays inside the data, so nothing in it overflows."""
+    return rows if len(rows) == width else rows[np.minimum(np.arange(width), len(rows) - 1)]

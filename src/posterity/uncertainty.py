@@ -1,0 +1,93 @@
+"""Where a prediction's uncertainty comes from: functions of one block's components, [S, n, ...] -> [n, ...].
+
+Variance (regression, counts), m_s and v_s the mean and variance of the target under draw s:
+    total = aleatoric + epistemic,   aleatoric = mean_s v_s   (noise),   epistemic = var_s m_s   (ignorance)
+Entropy (classes), p_s the class probabilities under draw s (Houlsby et al. 2011; Kendall & Gal 2017):
+    total = H[mean_s p_s],   aleatoric = mean_s H[p_s],   epistemic = total - aleatoric = mutual information
+
+Each is a smooth function of averages over draws, so its Monte Carlo error is that of the average of its influence
+function psi_s (the delta method): v_s, (m_s - m)^2, -sum_c p_sc log mean_c, KL(p_s || mean).
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from posterity import information
+from posterity.likelihoods import class_probs
+from posterity.streaming import Components
+from posterity.types import Array
+
+
+class Uncertainty(NamedTuple):
+    """Three numbers a row: in squared units of the target, or in nats for classes."""
+
+    total: Array
+    aleatoric: Array
+    epistemic: Array
+
+
+class Decomposition(NamedTuple):
+    """The split, and the Monte Carlo standard error of each part."""
+
+    value: Uncertainty
+    standard_error: Uncertainty
+
+
+def elementwise(distribution: dist.Distribution) -> dist.Distribution:
+    """The distribution of each single number of a row's target."""
+    return distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
+
+
+def variances(model: Any, block: Components, correlated: Array) -> Decomposition:
+    """The split of the variance; axis 0 of the result counts rows."""
+    conditional, marginal = elementwise(block.conditional(model)), elementwise(block.marginal(model))
+    mean, noise = _full(marginal.mean, marginal), _full(conditional.variance, marginal)
+    inside = _full(marginal.variance, marginal) - noise  # what a closed form knows of the outputs' spread; else 0
+    between = jnp.square(mean - mean.mean(0))
+    aleatoric, epistemic = noise.mean(0), (inside + between).mean(0)
+    value = Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
+    if block.covariance is not None:
+        return Decomposition(value, jax.tree.map(jnp.zeros_like, value))
+    return Decomposition(value, _errors(Uncertainty(noise + between, noise, between), correlated))
+
+
+def entropies(model: Any, block: Components, correlated: Array) -> Decomposition:
+    """The split of the predictive entropy."""
+    probs = class_probs(block.marginal(model))
+    mean = probs.mean(0)
+    each = information.entropy(probs)
+    total, aleatoric = information.entropy(mean), each.mean(0)
+    value = Uncertainty(total, aleatoric, total - aleatoric)
+    cross = information.cross_entropy(probs, mean[None])
+    return Decomposition(value, _errors(Uncertainty(cross, each, cross - each), correlated))
+
+
+def jackknife_mutual_information(model: Any, block: Components) -> Array:
+    return information.mutual_information_jackknife(class_probs(block.marginal(model)))
+
+
+def variation_ratio(model: Any, block: Components) -> Array:
+    return information.variation_ratio(class_probs(block.marginal(model)))
+
+
+def _full(values: Array, distribution: dist.Distribution) -> Array:
+    """A distribution's mean or variance may be one number for all rows."""
+    return jnp.broadcast_to(values, distribution.batch_shape)
+
+
+def _errors(influence: Uncertainty, correlated: Array) -> Uncertainty:
+    return Uncertainty(*(monte_carlo_error(psi, correlated) for psi in influence))
+
+
+def monte_carlo_error(psi: Array, correlated: Array) -> Array:
+    """Standard error of the mean over draws [S, ...]; NaN for one draw, which cannot tell."""
+    del correlated
+    num_draws = psi.shape[0]
+    if num_draws < 2:
+        return jnp.full(psi.shape[1:], jnp.nan)
+    return psi.std(0, ddof=1) / jnp.sqrt(num_draws)

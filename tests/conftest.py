@@ -1,0 +1,27 @@
+"""Shared data and settings of the tests."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import posterity  # noqa: F401  (before anything starts JAX: it makes every core a device)
+
+DATA = Path(os.environ.get("POSTERITY_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="session")
+def line():
+    """Forty rows of a noisy line in two features."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(40, 2))
+    return x, x @ np.array([1.0, -2.0]) + 0.5 + 0.3 * rng.normal(size=40)
+
+
+@pytest.fixture(scope="session")
+def wave():
+    """Rows of a sine with a gap."""
+    rng = np.random.default_rng(1)
+    x = np.concatenate([rng.uniform(-2, -0.5, 40), rng.uniform(0.5, 2, 40)])[:, None]
+    return x, np.sin(2 * x[:, 0]) + 0.1 * rng.normal(size=80)

@@ -1,0 +1,111 @@
+"""Likelihoods: log probabilities against scipy, shapes on [S, N, K], one-line likelihoods of the user's own."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+from posterity.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    GaussianLearnedNoise,
+    HeteroscedasticGaussian,
+    NegativeBinomial,
+    NoisyCategorical,
+    Poisson,
+    StudentT,
+    class_probs,
+    likelihood,
+)
+
+RNG = np.random.default_rng(0)
+OUTPUTS = jnp.asarray(RNG.normal(size=(3, 5, 4)), jnp.float32)  # [S, N, K]
+F = np.asarray(OUTPUTS, float)
+
+
+def softmax(logits):
+    return np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+
+
+CASES = [
+    (Gaussian(0.3), 1, 0.2, lambda f, y: stats.norm.logpdf(y, f[..., 0], 0.3)),
+    (
+        GaussianLearnedNoise(),
+        2,
+        0.2,
+        lambda f, y: stats.norm.logpdf(y, f[..., 0], 1e-3 + np.exp(f[..., 1])),
+    ),
+    (
+        HeteroscedasticGaussian(),
+        2,
+        0.2,
+        lambda f, y: stats.norm.logpdf(y, f[..., 0], np.sqrt(1e-6 + np.exp(f[..., 1]))),
+    ),
+    (StudentT(df=5.0, scale=0.7), 1, 0.2, lambda f, y: stats.t.logpdf(y, 5, f[..., 0], 0.7)),
+    (Bernoulli(), 1, 1, lambda f, y: -np.log1p(np.exp(-f[..., 0]))),
+    (Categorical(3), 3, 2, lambda f, y: np.log(softmax(f)[..., 2])),
+    (Poisson(), 1, 3, lambda f, y: stats.poisson.logpmf(y, np.exp(f[..., 0]))),
+    (
+        NegativeBinomial(),
+        2,
+        3,
+        lambda f, y: stats.nbinom.logpmf(y, np.exp(f[..., 1]), 1 / (1 + np.exp(f[..., 0] - f[..., 1]))),
+    ),
+]
+
+
+@pytest.mark.parametrize(("made", "width", "y", "expected"), CASES, ids=lambda v: type(v).__name__)
+def test_log_probabilities(made, width, y, expected):
+    distribution = made(OUTPUTS[..., :width])
+    assert distribution.batch_shape == (3, 5)
+    np.testing.assert_allclose(distribution.log_prob(y), expected(F[..., :width], y), rtol=2e-4, atol=1e-5)
+
+
+def test_several_targets_a_row():
+    distribution = Gaussian(0.5, num_outputs=4)(OUTPUTS)
+    assert (distribution.batch_shape, distribution.event_shape) == ((3, 5), (4,))
+    y = np.ones(4)
+    np.testing.assert_allclose(distribution.log_prob(y), stats.norm.logpdf(y, F, 0.5).sum(-1), rtol=1e-5)
+
+
+def test_noisy_categorical_without_noise_is_categorical():
+    quiet = jnp.concatenate([OUTPUTS[..., :2], jnp.full((3, 5, 2), -30.0)], -1)
+    np.testing.assert_allclose(
+        NoisyCategorical(2)(quiet).log_prob(1), Categorical(2)(OUTPUTS[..., :2]).log_prob(1), atol=1e-4
+    )
+
+
+def test_logit_noise_softens_to_the_integral():
+    """E softmax of noisy logits, two classes: the difference of logits is N(d, 2 s^2), integrated by quadrature."""
+    scale, difference = 1.5, 2.0
+    outputs = jnp.array([[difference, 0.0, 2 * np.log(scale), 2 * np.log(scale)]])
+    points, weights = np.polynomial.hermite_e.hermegauss(60)
+    logits = difference + np.sqrt(2) * scale * points
+    expected = (weights / (1 + np.exp(-logits))).sum() / weights.sum()
+    found = float(class_probs(NoisyCategorical(2, num_noise_draws=4000)(outputs))[0, 0])
+    assert abs(found - expected) < 4 * 0.25 / np.sqrt(4000)
+
+
+def test_a_likelihood_of_ones_own_takes_one_line():
+    gamma = likelihood(lambda o: dist.Gamma(jnp.exp(o[..., 0]), jnp.exp(o[..., 1])), num_outputs=2)
+    assert gamma.kind == "continuous"
+    np.testing.assert_allclose(
+        gamma(OUTPUTS[..., :2]).log_prob(0.4),
+        stats.gamma.logpdf(0.4, np.exp(F[..., 0]), scale=np.exp(-F[..., 1])),
+        rtol=1e-4,
+    )
+    assert likelihood(lambda o: dist.Geometric(logits=o[..., 0])).kind == "counts"
+    assert likelihood(lambda o: dist.Bernoulli(logits=o[..., 0])).kind == "classes"
+
+
+def test_bad_settings_name_the_remedy():
+    with pytest.raises(ValueError, match="above 0"):
+        Gaussian(0.0)
+    with pytest.raises(ValueError, match="df above 2"):
+        StudentT(df=2.0)
+    with pytest.raises(ValueError, match="LAST axis"):
+        likelihood(lambda o: dist.Normal(o, 1.0))
+    with pytest.raises(ValueError, match="is num_outputs=1 right"):
+        likelihood(lambda o: dist.Normal(o[..., 0], o[3.5]))

@@ -1,0 +1,93 @@
+"""Priors: log densities by hand, patterns, fan-in scaling, sampling."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import stats
+
+from posterity import Model, prior_predictive
+from posterity.likelihoods import Gaussian, GaussianLearnedNoise
+from posterity.networks import linear, mlp
+from posterity.priors import Fixed, Flat, prior, scale_mixture
+
+PARAMS = {
+    "network": {
+        "layer_0": {"weight": jnp.array([[0.5], [-1.0]]), "bias": jnp.array([2.0])},
+        "layer_1": {"weight": jnp.array([[3.0]]), "bias": jnp.array([0.1])},
+    }
+}
+
+
+def test_one_distribution_for_all():
+    values = np.array([0.5, -1, 2, 3, 0.1])
+    np.testing.assert_allclose(
+        prior(dist.Normal(0.0, 2.0)).log_prob(PARAMS), stats.norm.logpdf(values, 0, 2).sum(), rtol=1e-6
+    )
+
+
+def test_the_first_matching_pattern_counts():
+    by_path = prior({"*bias": Flat(), "layer_0/*": dist.Normal(0.0, 0.1), "*": dist.Laplace(0.0, 1.0)})
+    expected = stats.norm.logpdf([0.5, -1], 0, 0.1).sum() + stats.laplace.logpdf(3.0)
+    np.testing.assert_allclose(by_path.log_prob(PARAMS), expected, rtol=1e-6)
+
+
+def test_a_weight_without_a_pattern_is_named():
+    with pytest.raises(ValueError, match=r"layer_1/bias.*Add '\*'"):
+        prior({"layer_0/*": dist.Normal(0.0, 1.0)}).log_prob(PARAMS)
+
+
+def test_fan_in_divides_the_scale_of_matrices():
+    scaled = prior(dist.Normal(0.0, 2.0), fan_in=True)
+    expected = (
+        stats.norm.logpdf([0.5, -1], 0, 2 / np.sqrt(2)).sum() + stats.norm.logpdf([2, 0.1], 0, 2).sum()
+    ) + stats.norm.logpdf(3.0, 0, 2)
+    np.testing.assert_allclose(scaled.log_prob(PARAMS), expected, rtol=1e-6)
+    _, std = scaled.moments(PARAMS)
+    np.testing.assert_allclose(std["network"]["layer_0"]["weight"], 2 / np.sqrt(2), rtol=1e-6)
+    draws = jax.vmap(lambda key: scaled.sample(key, PARAMS))(jax.random.split(jax.random.key(0), 4000))
+    spread = np.asarray(draws["network"]["layer_0"]["weight"]).std()
+    assert abs(spread - 2 / np.sqrt(2)) < 4 * np.sqrt(2) / np.sqrt(2 * 8000)
+
+
+def test_scale_mixture_is_blundells():
+    w = np.array([0.0, 0.01, 1.5])
+    expected = np.log(0.25 * stats.norm.pdf(w, 0, 1) + 0.75 * stats.norm.pdf(w, 0, np.exp(-6)))
+    np.testing.assert_allclose(scale_mixture(0.25, 1.0, np.exp(-6)).log_prob(w), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("bad", "error", "message"),
+    [
+        (3.0, TypeError, "expected a numpyro distribution"),
+        (dist.Normal(jnp.zeros(2), 1.0), ValueError, "ONE weight"),
+        (dist.ImproperUniform(dist.constraints.real, (), ()), ValueError, r"Flat\(\)"),
+        (dist.Delta(0.0), ValueError, r"Fixed\(\)"),
+        ({}, ValueError, "empty mapping"),
+    ],
+)
+def test_bad_priors_name_the_remedy(bad, error, message):
+    with pytest.raises(error, match=message):
+        prior(bad)
+
+
+def test_the_prior_predictive_draws_functions():
+    x = np.array([[0.0], [1.0], [3.0]])
+    model = Model(linear(), Gaussian(0.1), dist.Normal(0.0, 2.0))
+    prediction = prior_predictive(model, x, num_draws=4000)
+    variance = 4 + 4 * x[:, 0] ** 2  # bias and slope
+    np.testing.assert_allclose(prediction.epistemic, variance, rtol=4 * np.sqrt(2 / 4000))
+    assert np.all(np.abs(prediction.mean) < 4 * np.sqrt(variance / 4000))
+
+
+def test_a_flat_prior_has_no_predictive():
+    with pytest.raises(ValueError, match="cannot be sampled"):
+        prior_predictive(Model(linear(), Gaussian(0.1), Flat()), np.zeros((2, 1)))
+
+
+def test_fixed_weights_leave_the_free_tree():
+    model = Model(mlp((2,)), GaussianLearnedNoise(), {"layer_0/*": Fixed(), "*": dist.Normal(0.0, 1.0)})
+    free, fixed = model.split(model.init(jax.random.key(0), jnp.zeros((1, 2))))
+    assert len(jax.tree.leaves(free)) == 3  # two of the last layer, and the noise
+    assert len(jax.tree.leaves(fixed)) == 2
