@@ -1,0 +1,88 @@
+"""The contract: every method with every likelihood it supports, through the same calls, with the same guarantees."""
+
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from posterity import METHODS, Model, fit
+from posterity.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    GaussianLearnedNoise,
+    HeteroscedasticGaussian,
+    NegativeBinomial,
+    NoisyCategorical,
+    Poisson,
+    StudentT,
+    likelihood,
+)
+from posterity.networks import linear, mlp
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(24, 2))
+SIGNAL = X[:, 0] - X[:, 1]
+NUMBERS, CLASSES, COUNTS = SIGNAL + 0.1 * RNG.normal(size=24), (SIGNAL > 0).astype(int), RNG.poisson(np.exp(SIGNAL / 2))
+
+LIKELIHOODS = {
+    "gaussian": (Gaussian(0.2), NUMBERS),
+    "learned noise": (GaussianLearnedNoise(0.2), NUMBERS),
+    "heteroscedastic": (HeteroscedasticGaussian(), NUMBERS),
+    "several targets": (Gaussian(0.2, num_outputs=2), np.stack([NUMBERS, -NUMBERS], 1)),
+    "student": (StudentT(5.0, 0.2), NUMBERS),
+    "bernoulli": (Bernoulli(), CLASSES),
+    "categorical": (Categorical(2), CLASSES),
+    "noisy categorical": (NoisyCategorical(2, num_noise_draws=4), CLASSES),
+    "poisson": (Poisson(), COUNTS),
+    "negative binomial": (NegativeBinomial(), COUNTS),
+    "one's own": (likelihood(lambda o: dist.Laplace(o[..., 0], jnp.exp(o[..., 1])), num_outputs=2), NUMBERS),
+}
+
+SMALL = {"num_steps": 20, "batch_size": 8}
+SETTINGS = {
+    "mle": SMALL,
+    "map": SMALL,
+    "mc_dropout": SMALL,
+    "bayes_by_backprop": SMALL,
+    "deep_ensemble": {**SMALL, "num_members": 2},
+    "laplace": {"start": METHODS["map"](**SMALL)},
+    "swag": {**SMALL, "start": METHODS["map"](**SMALL), "rank": 3},
+    "exact": {},
+    "hmc": {"num_draws": 6, "num_burn_in": 4, "max_leapfrog": 16},
+    "nuts": {"num_draws": 6, "num_warmup": 8, "max_depth": 3},
+}
+
+
+def test_every_method_is_in_the_table():
+    assert set(SETTINGS) == set(METHODS)
+
+
+PAIRS = [(m, d) for m in SETTINGS for d in LIKELIHOODS if m != "exact" or d in ("gaussian", "several targets")]
+
+
+@pytest.mark.parametrize(("method", "data"), PAIRS, ids=[f"{m}-{d}" for m, d in PAIRS])
+def test_contract(method, data):
+    made, y = LIKELIHOODS[data]
+    network = linear() if method == "exact" else mlp((4,), dropout=0.2)
+    model = Model(network, made, dist.Normal(0.0, 1.0))
+    posterior = fit(model, METHODS[method](**SETTINGS[method]), (X, y))
+    prediction = posterior.predict(X)
+
+    # the split adds up, every part is finite and none is negative
+    np.testing.assert_allclose(prediction.total, prediction.aleatoric + prediction.epistemic, rtol=1e-5, atol=1e-6)
+    for part in (prediction.total, prediction.aleatoric, prediction.epistemic):
+        assert np.isfinite(part).all()
+        assert (part > -1e-5).all()
+    assert prediction.log_prob(y).shape == (24,)
+    assert np.isfinite(prediction.log_prob(y)).all()
+
+    # a row's draws do not depend on the rows beside it
+    few = posterior.predict(X[5:8])
+    np.testing.assert_allclose(few.outputs, prediction.outputs[:, 5:8], rtol=2e-3, atol=2e-4)
+    np.testing.assert_allclose(few.mean, prediction.mean[5:8], rtol=2e-3, atol=2e-4)
+
+    # the receipt says what was done
+    assert posterior.receipt.num_data == 24
+    assert posterior.receipt.temperature in (1.0, "not applicable")
+    assert all(np.isfinite(values).all() for values in posterior.trace.values())

@@ -1,0 +1,209 @@
+"""Prediction: the mixture's moments, quantiles, scores and sets against direct formulas, streaming, and bad input."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from scipy import optimize, stats
+
+from posterity import Model, streaming
+from posterity.families import Samples
+from posterity.likelihoods import (
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    NegativeBinomial,
+    Poisson,
+    StudentT,
+    likelihood,
+)
+from posterity.networks import from_function
+from posterity.posterior import DEFAULT_MEMORY
+from posterity.prediction import Prediction
+from posterity.streaming import OutputStream
+
+IDENTITY = from_function(lambda key, x: {"w": jnp.zeros(())}, lambda params, x: params["w"] * x)
+
+
+def predict(made, outputs, memory=DEFAULT_MEMORY):
+    """A prediction whose draws are exactly `outputs` [S, N, K]: the network looks its outputs up."""
+    outputs = np.asarray(outputs, np.float32)
+
+    def apply(params, x):
+        return params["table"][x]
+
+    network = from_function(lambda key, x: {"table": jnp.zeros(outputs.shape[1:])}, apply)
+    family = Samples({"network": {"table": jnp.asarray(outputs)[None]}}, {"network": {"table": None}})
+    stream = OutputStream(
+        Model(network, made, dist.Normal(0.0, 1.0)),
+        family,
+        jax.random.key(0),
+        np.arange(outputs.shape[1]),
+        np.arange(outputs.shape[0]),
+        False,
+        memory,
+    )
+    return Prediction(stream)
+
+
+RNG = np.random.default_rng(0)
+F = RNG.normal(size=(20, 7, 2)) * 2
+Y = RNG.normal(size=7)
+MEANS, SCALES = F[..., 0], np.sqrt(np.exp(F[..., 1]) + 1e-6)
+
+
+@pytest.fixture(scope="module")
+def gaussian():
+    return predict(HeteroscedasticGaussian(), F)
+
+
+def test_outputs_are_the_draws(gaussian):
+    np.testing.assert_allclose(gaussian.outputs, F, rtol=1e-6)
+
+
+def test_moments_of_the_mixture(gaussian):
+    np.testing.assert_allclose(gaussian.mean, MEANS.mean(0), rtol=1e-4, atol=1e-5)
+    variance = (SCALES**2 + MEANS**2).mean(0) - MEANS.mean(0) ** 2
+    np.testing.assert_allclose(gaussian.std, np.sqrt(variance), rtol=1e-4)
+    np.testing.assert_allclose(gaussian.aleatoric, (SCALES**2).mean(0), rtol=1e-4)
+    np.testing.assert_allclose(gaussian.epistemic, MEANS.var(0), rtol=1e-4)
+
+
+def test_log_prob_mixes_densities_and_the_other_one_matches_moments(gaussian):
+    mixed = np.log(stats.norm.pdf(Y, MEANS, SCALES).mean(0))
+    np.testing.assert_allclose(gaussian.log_prob(Y), mixed, rtol=1e-3, atol=1e-4)
+    matched = stats.norm.logpdf(Y, gaussian.mean, gaussian.std)
+    np.testing.assert_allclose(gaussian.log_prob_gaussian(Y), matched, rtol=1e-4)
+    assert np.abs(mixed - matched).max() > 0.1
+
+
+def test_quantiles_are_those_of_the_mixture(gaussian):
+    for level in (0.05, 0.5, 0.9):
+        exact = [
+            optimize.brentq(lambda v, n=n: stats.norm.cdf(v, MEANS[:, n], SCALES[:, n]).mean() - level, -500, 500)  # noqa: B023
+            for n in range(7)
+        ]
+        np.testing.assert_allclose(gaussian.quantile(level), exact, rtol=2e-3, atol=2e-3)
+    lower, upper = gaussian.interval(0.8)
+    inside = stats.norm.cdf(upper, MEANS, SCALES).mean(0) - stats.norm.cdf(lower, MEANS, SCALES).mean(0)
+    np.testing.assert_allclose(inside, 0.8, atol=1e-3)
+
+
+def test_samples_follow_the_mixture(gaussian):
+    drawn = gaussian.sample(20000)
+    assert drawn.shape == (20000, 7)
+    assert np.all(np.abs(drawn.mean(0) - gaussian.mean) < 4 * gaussian.std / np.sqrt(20000))
+    below = (drawn < gaussian.quantile(0.3)).mean(0)
+    assert np.all(np.abs(below - 0.3) < 4 * np.sqrt(0.21 / 20000))
+
+
+def test_crps_is_exact_for_gaussians_and_sampled_otherwise(gaussian):
+    drawn = gaussian.sample(4000, seed=5).astype(float)
+    brute = np.abs(drawn - Y).mean(0) - np.abs(drawn[::2, :] - drawn[1::2, :]).mean(0) / 2
+    np.testing.assert_allclose(gaussian.crps(Y), brute, atol=4 * gaussian.std.max() / np.sqrt(2000))
+    t = predict(StudentT(df=8.0, scale=0.5), F[..., :1])
+    assert t.crps(Y).shape == (7,)
+
+
+@pytest.mark.parametrize(
+    ("made", "width", "exact"),
+    [
+        (Poisson(), 1, lambda f, k: stats.poisson.cdf(k, np.exp(f[:, 0]))),
+        (
+            NegativeBinomial(),
+            2,
+            lambda f, k: stats.nbinom.cdf(k, np.exp(f[:, 1]), 1 / (1 + np.exp(f[:, 0] - f[:, 1]))),
+        ),
+    ],
+    ids=["poisson", "negative binomial"],
+)
+def test_count_quantiles_are_the_smallest_count_that_reaches_the_level(made, width, exact):
+    f = F[:, :4, :width] / 2
+    prediction = predict(made, f)
+    for level in (0.1, 0.5, 0.9):
+        found = prediction.quantile(level)
+        for n in range(4):
+            reached = next(k for k in range(10000) if exact(f[:, n], k).mean() >= level)
+            assert found[n] == reached
+    assert prediction.kind == "counts"
+
+
+def test_likelihoods_without_a_cdf_get_sampled_quantiles():
+    mixture = likelihood(
+        lambda o: dist.MixtureSameFamily(
+            dist.Categorical(probs=jnp.ones(2) / 2), dist.Normal(jnp.stack([o[..., 0], o[..., 0] + 1], -1), 1.0)
+        )
+    )
+    found = predict(mixture, np.zeros((5, 2, 1))).quantile(0.5)
+    np.testing.assert_allclose(found, 0.5, atol=4 * 1.5 / np.sqrt(4096))
+
+
+def test_classes():
+    logits = RNG.normal(size=(30, 5, 4)) * 2
+    prediction = predict(Categorical(4), logits)
+    probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(prediction.probs, probs.mean(0), rtol=1e-4)
+    np.testing.assert_allclose(prediction.log_prob(np.full(5, 2)), np.log(probs.mean(0)[:, 2]), rtol=1e-3)
+    sets = prediction.prediction_set(0.8)
+    for chosen, p in zip(sets, prediction.probs, strict=True):
+        assert p[chosen].sum() >= 0.8
+        assert p[chosen].sum() - p[chosen].min() < 0.8  # one class fewer is not enough
+    assert np.array_equal(prediction.label, prediction.probs.argmax(1))
+
+
+def test_several_targets_a_row_have_a_variance_each():
+    prediction = predict(Gaussian(0.5, num_outputs=2), F)
+    assert prediction.mean.shape == prediction.total.shape == (7, 2)
+    np.testing.assert_allclose(prediction.epistemic, F.var(0), rtol=1e-4)
+    joint = np.log(np.exp(stats.norm.logpdf(Y[:, None], F, 0.5).sum(-1)).mean(0))
+    np.testing.assert_allclose(prediction.log_prob(np.stack([Y, Y], 1)), joint, rtol=1e-3, atol=1e-3)
+    assert prediction.interval(0.9)[0].shape == (7, 2)
+
+
+def test_blocks_and_memory_do_not_change_the_answer():
+    f = RNG.normal(size=(50, 3000, 2))
+    generous, tight = predict(HeteroscedasticGaussian(), f), predict(HeteroscedasticGaussian(), f, memory=200_000)
+    assert len(list(tight._stream._blocks())) > 10 > len(list(generous._stream._blocks()))
+    assert not tight._stream._cache
+    np.testing.assert_allclose(tight.mean, generous.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(tight.epistemic, generous.epistemic, rtol=1e-5)
+
+
+def test_one_seven_and_twenty_rows_share_programs():
+    prediction = predict(HeteroscedasticGaussian(), F)
+    model, family = prediction._stream.model, prediction._stream.family
+
+    def mean(rows):
+        stream = OutputStream(
+            model, family, jax.random.key(0), rows, np.arange(20), False, DEFAULT_MEMORY
+        )
+        return Prediction(stream).mean
+
+    whole = mean(np.arange(7))
+    compiled = streaming._draw_outputs._cache_size(), streaming._evaluate._cache_size()
+    np.testing.assert_allclose(mean(np.arange(1)), whole[:1], rtol=1e-6)
+    np.testing.assert_allclose(mean(np.arange(20) % 7), whole[np.arange(20) % 7], rtol=1e-6)
+    assert compiled == (streaming._draw_outputs._cache_size(), streaming._evaluate._cache_size())
+
+
+@pytest.mark.parametrize(
+    ("ask", "message"),
+    [
+        (lambda p: p.interval(1.5), "between 0 and 1"),
+        (lambda p: p.quantile(0.0), "between 0 and 1"),
+        (lambda p: p.log_prob(Y[:3]), "7 rows"),
+        (lambda p: p.log_prob(np.zeros((7, 2))), "targets of shape"),
+        (lambda p: p.probs, "use mean"),
+        (lambda p: p.variation_ratio, "use epistemic"),
+        (lambda p: p.ood, r"holdout=0.1.*calibrate"),
+    ],
+)
+def test_bad_questions_name_the_remedy(gaussian, ask, message):
+    with pytest.raises(ValueError, match=message):
+        ask(gaussian)
+
+
+def test_classes_have_no_interval():
+    with pytest.raises(ValueError, match="prediction_set"):
+        predict(Categorical(2), F).interval(0.9)

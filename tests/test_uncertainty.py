@@ -1,0 +1,83 @@
+"""The split of uncertainty: identities, known cases, and Monte Carlo errors that mean what they say."""
+
+import numpy as np
+import pytest
+from test_prediction import predict
+
+from posterity.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    HeteroscedasticGaussian,
+    NegativeBinomial,
+    NoisyCategorical,
+    Poisson,
+    StudentT,
+)
+
+RNG = np.random.default_rng(0)
+LIKELIHOODS = [
+    (Gaussian(0.3), 1),
+    (Gaussian(0.3, num_outputs=2), 2),
+    (HeteroscedasticGaussian(), 2),
+    (StudentT(5.0, 0.4), 1),
+    (Bernoulli(), 1),
+    (Categorical(3), 3),
+    (NoisyCategorical(2), 4),
+    (Poisson(), 1),
+    (NegativeBinomial(), 2),
+]
+
+
+@pytest.mark.parametrize(("made", "width"), LIKELIHOODS, ids=lambda v: type(v).__name__ if not isinstance(v, int) else "")
+def test_total_is_aleatoric_plus_epistemic(made, width):
+    prediction = predict(made, RNG.normal(size=(40, 6, width)))
+    np.testing.assert_allclose(prediction.total, prediction.aleatoric + prediction.epistemic, rtol=1e-6)
+    assert (prediction.epistemic > 0).all()
+    assert (prediction.aleatoric > 0).all()
+    same = predict(made, np.repeat(RNG.normal(size=(1, 6, width)), 40, 0))
+    np.testing.assert_allclose(same.epistemic, 0, atol=2e-6)
+    if prediction.kind != "classes":
+        np.testing.assert_allclose(prediction.total, prediction.std**2, rtol=1e-5)
+
+
+def test_sure_but_disagreeing_draws_are_pure_ignorance():
+    prediction = predict(Bernoulli(), np.array([[[30.0]], [[-30.0]]]))
+    np.testing.assert_allclose(prediction.total, np.log(2), rtol=1e-5)
+    np.testing.assert_allclose(prediction.epistemic, np.log(2), rtol=1e-5)
+    np.testing.assert_allclose(prediction.aleatoric, 0, atol=1e-5)
+    np.testing.assert_allclose(prediction.variation_ratio, 0.5)
+
+
+def test_agreeing_but_unsure_draws_are_pure_noise():
+    prediction = predict(Bernoulli(), np.zeros((5, 1, 1)))
+    np.testing.assert_allclose(prediction.aleatoric, np.log(2), rtol=1e-5)
+    np.testing.assert_allclose(prediction.epistemic, 0, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("made", "width"), [(HeteroscedasticGaussian(), 2), (Categorical(3), 3), (Poisson(), 1)], ids=["variance", "entropy", "counts"]
+)
+def test_standard_errors_match_the_spread_over_repeats(made, width):
+    """Each row is an independent repeat of the same 60 draws' experiment."""
+    # off the symmetric point, where the entropy is flat and its error of second order
+    prediction = predict(made, RNG.normal(size=(60, 2000, width)) + np.arange(width))
+    for name in ("total", "aleatoric", "epistemic"):
+        actual = getattr(prediction, name).std()
+        stated = np.sqrt((getattr(prediction.standard_error, name) ** 2).mean())
+        assert abs(stated / actual - 1) < 0.15, name
+
+
+def test_one_draw_cannot_tell_its_error():
+    prediction = predict(Gaussian(0.3), np.zeros((1, 3, 1)))
+    assert np.isnan(prediction.standard_error.epistemic).all()
+    np.testing.assert_array_equal(prediction.epistemic, 0)
+
+
+def test_the_jackknife_removes_most_of_the_bias_of_few_draws():
+    logits = RNG.normal(size=(2000, 1, 3))
+    truth = predict(Categorical(3), logits).epistemic[0]
+    few = predict(Categorical(3), logits.reshape(5, 400, 3))
+    plain, corrected = few.epistemic.mean() - truth, few.mutual_information.mean() - truth
+    assert plain < -0.02
+    assert abs(corrected) < abs(plain) / 4
