@@ -23,7 +23,18 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity import MAP, BayesByBackprop, Categorical, DeepEnsemble, Gaussian, MCDropout, Model, Normal, fit, mlp, tree
+from posterity import (
+    MAP,
+    BayesByBackprop,
+    Categorical,
+    DeepEnsemble,
+    Gaussian,
+    Model,
+    Normal,
+    fit,
+    mlp,
+    tree,
+)
 from posterity.families import DropoutMasks
 from posterity.streaming import DEFAULT_MEMORY, OutputStream
 

@@ -3,6 +3,9 @@
 import os
 from pathlib import Path
 
+# Tests compile many small programs and run each briefly: quick compilation is worth more than quick code.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
+
 import numpy as np
 import pytest
 

@@ -58,10 +58,17 @@ def test_every_method_is_in_the_table():
     assert set(SETTINGS) == set(METHODS)
 
 
+QUICK = ("learned noise", "categorical", "poisson")  # for every method; the other pairs are in the long tier
+EVERY = ("map", "laplace")  # with every likelihood
 PAIRS = [(m, d) for m in SETTINGS for d in LIKELIHOODS if m != "exact" or d in ("gaussian", "several targets")]
 
 
-@pytest.mark.parametrize(("method", "data"), PAIRS, ids=[f"{m}-{d}" for m, d in PAIRS])
+def tier(method, data):
+    quick = method == "exact" or method in EVERY or data in QUICK
+    return pytest.param(method, data, id=f"{method}-{data}", marks=() if quick else pytest.mark.long)
+
+
+@pytest.mark.parametrize(("method", "data"), [tier(*pair) for pair in PAIRS])
 def test_contract(method, data):
     made, y = LIKELIHOODS[data]
     network = linear() if method == "exact" else mlp((4,), dropout=0.2)

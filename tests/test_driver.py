@@ -1,4 +1,4 @@
-"""The driver: exact optima, chains, early stopping, budgets, non-finite values, repeatability, compile counts, bad input."""
+"""The driver: exact optima, chains, early stopping, budgets, non-finite values, repeatability, bad input."""
 
 import time
 
@@ -82,7 +82,7 @@ def test_the_same_seed_repeats_and_segments_do_not_matter(wave, monkeypatch):
 
 
 def test_the_trace_holds_the_loss_per_datum(line):
-    x, y = line
+    _, y = line
     model = Model(linear(), Gaussian(0.3), dist.Normal(0.0, 0.5))
     start = {"layer_0": {"weight": jnp.zeros((2, 1)), "bias": jnp.zeros(1)}}
     posterior = fit(model, MAP(num_steps=1, batch_size="full", start=start), line)
@@ -94,7 +94,6 @@ def test_the_trace_holds_the_loss_per_datum(line):
 
 
 def test_programs_compile_once_for_any_temperature_rate_rows_and_steps(line):
-    x, y = line
     method = {"num_steps": 40, "batch_size": "full"}
     fit(Model(linear(), Gaussian(0.3), dist.Normal(0.0, 0.5)), MAP(**method), line)
     compiled = program.advance._cache_size()

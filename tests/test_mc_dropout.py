@@ -1,4 +1,4 @@
-"""MC dropout: the loss term by term, the relation of its constants, its moments, and what its spread does and does not do."""
+"""MC dropout: the loss term by term, the relation of its constants, its moments, and what its spread does."""
 
 import jax
 import jax.numpy as jnp
@@ -47,7 +47,8 @@ def test_the_loss_is_gals_objective_term_by_term(num_masks):
     np.testing.assert_allclose(info.negative_log_likelihood, expected_error, rtol=1e-5)
 
     squares = {
-        name: {kind: float(jnp.sum(leaf**2)) for kind, leaf in layer.items()} for name, layer in params["network"].items()
+        name: {kind: float(jnp.sum(leaf**2)) for kind, leaf in layer.items()}
+        for name, layer in params["network"].items()
     }
     weights = 0.8 * squares["layer_0"]["weight"] + 0.6 * squares["layer_1"]["weight"]
     biases = squares["layer_0"]["bias"] + squares["layer_1"]["bias"]
@@ -93,7 +94,9 @@ def test_weight_decay_by_the_relation_gives_the_same_penalty():
     """lambda ||W||^2 with lambda = p l^2 / (2 N tau) is the penalty over tau: usable as in the paper."""
     decay = dropout_relation(precision=PRECISION, keep=0.6, length_scale=LENGTH_SCALE, num_data=7)
     network = mlp((3,), 1, dropout=0.4)
-    params, model = start(Model(network, Gaussian(PRECISION**-0.5), {"layer_1/weight": dist.Normal(0.0, 2.0), "*": Flat()}), X)
+    params, model = start(
+        Model(network, Gaussian(PRECISION**-0.5), {"layer_1/weight": dist.Normal(0.0, 2.0), "*": Flat()}), X
+    )
     square = float(jnp.sum(params["network"]["layer_1"]["weight"] ** 2))
     constant = -stats.norm.logpdf(0, 0, 2) * 3
     penalty = float(MCDropout().penalty(model, params)) - constant
@@ -111,7 +114,9 @@ def test_predictive_moments_are_gals(wave, per_row):
     np.testing.assert_allclose(prediction.total, 1 / PRECISION + (f**2).mean(0) - f.mean(0) ** 2, rtol=1e-3)
     np.testing.assert_allclose(prediction.aleatoric, 1 / PRECISION, rtol=1e-5)
     expected = np.logaddexp.reduce(-PRECISION / 2 * (y - f) ** 2, axis=0) - np.log(50)
-    np.testing.assert_allclose(prediction.log_prob(y), expected + 0.5 * np.log(PRECISION / (2 * np.pi)), rtol=1e-3, atol=1e-4)
+    np.testing.assert_allclose(
+        prediction.log_prob(y), expected + 0.5 * np.log(PRECISION / (2 * np.pi)), rtol=1e-3, atol=1e-4
+    )
     alone = posterior.predict(x[3:5], num_draws=50).outputs[..., 0]
     np.testing.assert_allclose(alone, f[:, 3:5], rtol=1e-4, atol=1e-5)  # draws do not depend on the company of a row
 

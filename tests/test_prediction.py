@@ -23,8 +23,6 @@ from posterity.posterior import DEFAULT_MEMORY
 from posterity.prediction import Prediction
 from posterity.streaming import OutputStream
 
-IDENTITY = from_function(lambda key, x: {"w": jnp.zeros(())}, lambda params, x: params["w"] * x)
-
 
 def predict(made, outputs, memory=DEFAULT_MEMORY):
     """A prediction whose draws are exactly `outputs` [S, N, K]: the network looks its outputs up."""
@@ -175,9 +173,7 @@ def test_one_seven_and_twenty_rows_share_programs():
     model, family = prediction._stream.model, prediction._stream.family
 
     def mean(rows):
-        stream = OutputStream(
-            model, family, jax.random.key(0), rows, np.arange(20), False, DEFAULT_MEMORY
-        )
+        stream = OutputStream(model, family, jax.random.key(0), rows, np.arange(20), False, DEFAULT_MEMORY)
         return Prediction(stream).mean
 
     whole = mean(np.arange(7))

@@ -29,7 +29,9 @@ LIKELIHOODS = [
 ]
 
 
-@pytest.mark.parametrize(("made", "width"), LIKELIHOODS, ids=lambda v: type(v).__name__ if not isinstance(v, int) else "")
+@pytest.mark.parametrize(
+    ("made", "width"), LIKELIHOODS, ids=lambda v: type(v).__name__ if not isinstance(v, int) else ""
+)
 def test_total_is_aleatoric_plus_epistemic(made, width):
     prediction = predict(made, RNG.normal(size=(40, 6, width)))
     np.testing.assert_allclose(prediction.total, prediction.aleatoric + prediction.epistemic, rtol=1e-6)
@@ -56,7 +58,9 @@ def test_agreeing_but_unsure_draws_are_pure_noise():
 
 
 @pytest.mark.parametrize(
-    ("made", "width"), [(HeteroscedasticGaussian(), 2), (Categorical(3), 3), (Poisson(), 1)], ids=["variance", "entropy", "counts"]
+    ("made", "width"),
+    [(HeteroscedasticGaussian(), 2), (Categorical(3), 3), (Poisson(), 1)],
+    ids=["variance", "entropy", "counts"],
 )
 def test_standard_errors_match_the_spread_over_repeats(made, width):
     """Each row is an independent repeat of the same 60 draws' experiment."""

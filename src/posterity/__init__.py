@@ -1,10 +1,99 @@
-"""Posterity: any network, a prior and a likelihood, turned into a posterior over the weights."""
+"""Posterity: any network, a prior and a likelihood, turned into a posterior over the weights.
+
+model = Model(mlp((50, 50)), Gaussian(0.1), Normal(0.0, 1.0))
+posterior = fit(model, Laplace(), (x, y), holdout=0.1)
+prediction = posterior.predict(x_new)
+prediction.mean, prediction.aleatoric, prediction.epistemic, prediction.ood
+"""
+
+from numpyro.distributions import Normal
 
 from posterity.devices import use_all_cores
 
 use_all_cores()  # before anything can start the backend
 
-from posterity.inference import MAP, MLE, DeepEnsemble, MCDropout, fit
+from posterity.inference import (
+    HMC,
+    MAP,
+    METHODS,
+    MLE,
+    NUTS,
+    SWAG,
+    BayesByBackprop,
+    DeepEnsemble,
+    Exact,
+    Laplace,
+    MCDropout,
+    NonFiniteError,
+    dropout_relation,
+    fit,
+)
+from posterity.information import cross_entropy, entropy, kl_divergence, self_information
+from posterity.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    GaussianLearnedNoise,
+    HeteroscedasticGaussian,
+    NegativeBinomial,
+    NoisyCategorical,
+    Poisson,
+    StudentT,
+    likelihood,
+)
+from posterity.metrics import evaluate
 from posterity.model import Model
-from posterity.posterior import prior_predictive
+from posterity.networks import from_equinox, from_function, from_nnx, linear, mlp
+from posterity.posterior import Posterior, prior_predictive
+from posterity.prediction import Prediction
+from posterity.priors import Fixed, Flat, prior, scale_mixture
 from posterity.types import Network
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HMC",
+    "MAP",
+    "METHODS",
+    "MLE",
+    "NUTS",
+    "SWAG",
+    "BayesByBackprop",
+    "Bernoulli",
+    "Categorical",
+    "DeepEnsemble",
+    "Exact",
+    "Fixed",
+    "Flat",
+    "Gaussian",
+    "GaussianLearnedNoise",
+    "HeteroscedasticGaussian",
+    "Laplace",
+    "MCDropout",
+    "Model",
+    "NegativeBinomial",
+    "Network",
+    "NoisyCategorical",
+    "NonFiniteError",
+    "Normal",
+    "Poisson",
+    "Posterior",
+    "Prediction",
+    "StudentT",
+    "cross_entropy",
+    "dropout_relation",
+    "entropy",
+    "evaluate",
+    "fit",
+    "from_equinox",
+    "from_function",
+    "from_nnx",
+    "kl_divergence",
+    "likelihood",
+    "linear",
+    "mlp",
+    "prior",
+    "prior_predictive",
+    "scale_mixture",
+    "self_information",
+]

@@ -16,9 +16,8 @@ from jax.sharding import Mesh
 
 def use_all_cores() -> None:
     """One CPU device a core, unless the user has chosen a number or JAX is running already."""
-    chosen = jax.config.jax_num_cpu_devices != -1 or "xla_force_host_platform_device_count" in os.environ.get(
-        "XLA_FLAGS", ""
-    )
+    by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
+    chosen = by_flag or getattr(jax.config, "jax_num_cpu_devices") != -1  # noqa: B009 (its type stub lacks it)
     if chosen:
         return
     try:

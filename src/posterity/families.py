@@ -52,7 +52,7 @@ class Samples(WeightFamily):
     """Stored draws, [C, D, ...]: samplers, and with D = 1 point estimates and ensembles."""
 
     draws: Params = tree.traced()
-    fixed: Params = tree.traced(None)
+    fixed: Params = tree.traced(default=None)
 
     @property
     def num_draws(self) -> int:  # type: ignore[override]
@@ -73,7 +73,7 @@ class DiagonalGaussian(WeightFamily):
 
     mean: Params = tree.traced()
     scale: Params = tree.traced()
-    fixed: Params = tree.traced(None)
+    fixed: Params = tree.traced(default=None)
 
     def point(self) -> Params:
         return self.mean
@@ -87,12 +87,12 @@ class DiagonalGaussian(WeightFamily):
 
 @tree.record
 class LowRankGaussian(WeightFamily):
-    """w ~ N(mean, (diag(scale^2) + D D^T / (R - 1)) / 2), D the R deviations [C, R, ...] (Maddox et al. 2019, eq. 1)."""
+    """w ~ N(mean, (diag(scale^2) + D D^T / (R - 1)) / 2), D the deviations [C, R, ...] (Maddox et al. 2019, eq. 1)."""
 
     mean: Params = tree.traced()
     scale: Params = tree.traced()
     deviations: Params = tree.traced()
-    fixed: Params = tree.traced(None)
+    fixed: Params = tree.traced(default=None)
 
     def point(self) -> Params:
         return self.mean
@@ -119,7 +119,7 @@ class DropoutMasks(WeightFamily):
     """
 
     params: Params = tree.traced()
-    fixed: Params = tree.traced(None)
+    fixed: Params = tree.traced(default=None)
     per_row: bool = False
 
     def point(self) -> Params:

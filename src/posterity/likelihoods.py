@@ -40,19 +40,24 @@ class Likelihood:
 
     def columns(self, parameters: dict[str, Array]) -> Array | None:
         """The constant columns that those parameters append to the network's outputs."""
+        del parameters
         return None
 
     def fisher(self, outputs: Array) -> Array:
         """Expected Fisher information in the outputs, [..., K, K]: E_y[s s^T], s = d log p(y | outputs) / d outputs.
 
-        Here by 512 fixed draws of y; likelihoods that know it in closed form say so.
+        Here summed over classes, or by 512 fixed draws of y; likelihoods that know it in closed form say so.
         """
-        draws = jax.lax.stop_gradient(self(outputs).sample(jax.random.key(0), (512,)))
 
         def outer(y: Array) -> Array:
             score = jax.grad(lambda o: jnp.sum(self(o).log_prob(y)))(outputs)
             return score[..., :, None] * score[..., None, :]
 
+        if self.kind == "classes":
+            probs = class_probs(self(outputs))
+            labels = range(probs.shape[-1])
+            return sum((probs[..., c, None, None] * outer(jnp.asarray(c)) for c in labels), jnp.zeros(()))
+        draws = jax.lax.stop_gradient(self(outputs).sample(jax.random.key(0), (512,)))
         return jax.lax.map(outer, draws).mean(0)
 
     def marginal(self, mean: Array, covariance: Array) -> dist.Distribution:
@@ -65,7 +70,7 @@ class Gaussian(Likelihood):
     """y ~ N(f, scale^2) with a noise that is known. `num_outputs` > 1: that many independent targets a row."""
 
     has_marginal = True
-    scale: float = tree.traced(1.0)
+    scale: float = tree.traced(default=1.0)
     num_outputs: int = 1
 
     def __post_init__(self) -> None:
@@ -84,10 +89,10 @@ class Gaussian(Likelihood):
 
 @tree.record
 class GaussianLearnedNoise(Likelihood):
-    """y ~ N(f, s^2) with one unknown noise s for all rows: log s is a parameter with a prior N(log initial, spread^2)."""
+    """y ~ N(f, s^2) with one unknown noise s for all rows; log s has the prior N(log initial, spread^2)."""
 
-    initial: float = tree.traced(1.0)
-    spread: float = tree.traced(2.0)
+    initial: float = tree.traced(default=1.0)
+    spread: float = tree.traced(default=2.0)
     num_outputs: int = 1
 
     def __post_init__(self) -> None:
@@ -118,7 +123,7 @@ class GaussianLearnedNoise(Likelihood):
 class HeteroscedasticGaussian(Likelihood):
     """y ~ N(f_1, exp(f_2)): mean and log variance, both from the network (Kendall & Gal 2017, eq. 8)."""
 
-    minimum_scale: float = tree.traced(MINIMUM_SCALE)
+    minimum_scale: float = tree.traced(default=MINIMUM_SCALE)
     num_outputs: int = 2
 
     def __call__(self, outputs: Array) -> dist.Distribution:
@@ -137,8 +142,8 @@ class HeteroscedasticGaussian(Likelihood):
 class StudentT(Likelihood):
     """y ~ f + scale * t(df): a regression that outliers do not bend. df > 2, so that the variance exists."""
 
-    df: float = tree.traced(4.0)
-    scale: float = tree.traced(1.0)
+    df: float = tree.traced(default=4.0)
+    scale: float = tree.traced(default=1.0)
     num_outputs: int = 1
 
     def __post_init__(self) -> None:
@@ -164,7 +169,7 @@ class Bernoulli(Likelihood):
     num_outputs: int = 1
 
     def __call__(self, outputs: Array) -> dist.Distribution:
-        return dist.Bernoulli(logits=outputs[..., 0])
+        return dist.BernoulliLogits(outputs[..., 0])
 
     def fisher(self, outputs: Array) -> Array:
         return (jax.nn.sigmoid(outputs) * jax.nn.sigmoid(-outputs))[..., None]
@@ -178,7 +183,7 @@ class Categorical(Likelihood):
     num_outputs: int = 2
 
     def __call__(self, outputs: Array) -> dist.Distribution:
-        return dist.Categorical(logits=outputs)
+        return dist.CategoricalLogits(outputs)
 
     def fisher(self, outputs: Array) -> Array:
         probs = jax.nn.softmax(outputs)
@@ -209,7 +214,7 @@ class NoisyCategorical(Likelihood):
         noise = jnp.concatenate([half, -half])
         noisy = jnp.expand_dims(logits, -2) + jnp.expand_dims(scale, -2) * noise
         log_probs = jax.nn.logsumexp(jax.nn.log_softmax(noisy), axis=-2) - jnp.log(noise.shape[0])
-        return dist.Categorical(logits=log_probs)
+        return dist.CategoricalLogits(log_probs)
 
 
 @tree.record
@@ -260,8 +265,8 @@ def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int 
         ) from error
     if shown.batch_shape != (3,):
         raise ValueError(
-            f"The likelihood gave batch shape {shown.batch_shape} for 3 rows; expected (3,). Index the LAST axis of the "
-            "outputs, e.g. o[..., 0], and end with .to_event(1) where a row has several targets."
+            f"The likelihood gave batch shape {shown.batch_shape} for 3 rows; expected (3,). Index the LAST axis of "
+            "the outputs, e.g. o[..., 0], and end with .to_event(1) where a row has several targets."
         )
     kind: Kind = "continuous"
     if isinstance(shown, dist.BernoulliLogits | dist.BernoulliProbs | dist.CategoricalLogits | dist.CategoricalProbs):
@@ -273,9 +278,10 @@ def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int 
 
 def class_probs(distribution: dist.Distribution) -> Array:
     """Probabilities [..., C] of a distribution over classes; two for a Bernoulli."""
+    probs = jnp.asarray(distribution.probs)  # type: ignore[attr-defined]
     if isinstance(distribution, dist.BernoulliLogits | dist.BernoulliProbs):
-        return jnp.stack([1 - distribution.probs, distribution.probs], -1)
-    return distribution.probs
+        return jnp.stack([1 - probs, probs], -1)
+    return probs
 
 
 def _normal(location: Array, scale: Any, num_outputs: int) -> dist.Distribution:

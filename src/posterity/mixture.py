@@ -1,6 +1,7 @@
-"""The predictive distribution: the equal mixture over draws, p(y | x) = mean_s p(y | f_s(x)), never an averaged parameter.
+"""The predictive distribution: the equal mixture over draws, p(y | x) = mean_s p(y | f_s(x)).
 
-Functions of one block's components, [S, n, ...] -> [n, ...].
+Distributions are mixed, never their parameters averaged: that would lose the epistemic variance. Functions of one
+block's components, [S, n, ...] -> [n, ...].
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ def mean(model: Any, block: Components) -> Array:
 
 def log_prob(model: Any, block: Components, y: Array) -> Array:
     """log p(y) of the mixture, by log-mean-exp; one number a row (axes between N and K are summed before mixing)."""
-    log_probs = block.marginal(model).log_prob(y[None])
+    log_probs = jnp.asarray(block.marginal(model).log_prob(y[None]))
     log_probs = log_probs.reshape(*log_probs.shape[:2], -1).sum(-1)
     return jax.nn.logsumexp(log_probs, axis=0) - jnp.log(log_probs.shape[0])
 
@@ -63,7 +64,7 @@ def samples(model: Any, block: Components, row: Array, key: Key, count: Array) -
     key = jax.random.fold_in(key, row[0])  # each block has noise of its own
     marginal = block.marginal(model)
     rounds = -(-count.shape[0] // block.outputs.shape[0])
-    drawn = marginal.sample(key, (rounds,))  # [R, S, n, ...]
+    drawn = jnp.asarray(marginal.sample(key, (rounds,)))  # [R, S, n, ...]
     flat = drawn.reshape(-1, *drawn.shape[2:])[: count.shape[0]]
     return jnp.moveaxis(flat, 0, 1)
 
@@ -90,5 +91,5 @@ def has_cdf(single: dist.Distribution) -> bool:
 
 def _sampled_quantiles(single: dist.Distribution, levels: Array) -> Array:
     rounds = -(-NUM_SAMPLES // single.batch_shape[0])
-    drawn = single.sample(jax.random.key(0), (rounds,))
+    drawn = jnp.asarray(single.sample(jax.random.key(0), (rounds,)))
     return jnp.moveaxis(jnp.quantile(drawn.reshape(-1, *drawn.shape[2:]), levels, axis=0), 0, -1)

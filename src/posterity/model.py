@@ -33,10 +33,10 @@ class Model:
 
     network: Network | MLP
     likelihood: Likelihood = tree.traced()
-    prior: Any = tree.traced(None)  # None: a standard normal for each weight
-    temperature: Any = tree.traced(1.0)
+    prior: Any = tree.traced(default=None)  # None: a standard normal for each weight
+    temperature: Any = tree.traced(default=1.0)
     tempering: Tempering = "posterior"
-    fixed: Params = tree.traced(None)  # values of the weights held fixed; the driver sets them
+    fixed: Params = tree.traced(default=None)  # values of the weights held fixed; the driver sets them
 
     def __post_init__(self) -> None:
         if not self.temperature > 0:
@@ -45,8 +45,8 @@ class Model:
             raise ValueError(f"tempering={self.tempering!r} is not known; choose 'posterior' or 'likelihood'.")
         if not isinstance(self.likelihood, Likelihood):
             raise TypeError(
-                f"likelihood is {type(self.likelihood).__name__}; expected e.g. Gaussian(0.1), Categorical(10), or your "
-                "own through likelihood(function, num_outputs)."
+                f"likelihood is {type(self.likelihood).__name__}; expected e.g. Gaussian(0.1), Categorical(10), or "
+                "your own through likelihood(function, num_outputs)."
             )
         if isinstance(self.network, MLP) and self.network.num_outputs is None:
             object.__setattr__(self, "network", self.network.with_outputs(self.likelihood.num_outputs))
@@ -61,7 +61,7 @@ class Model:
     @property
     def full_prior(self) -> Prior:
         """The user's prior after the likelihood's own and after what no prior speaks of."""
-        own = {f"likelihood/{name}": d for name, d in self.likelihood.priors().items()}
+        own: dict[str, Any] = {f"likelihood/{name}": d for name, d in self.likelihood.priors().items()}
         own = {name: d for name, d in own.items() if name not in self.prior.patterns}
         own[f"*{DROPOUT_LOGIT}"] = Fixed()  # a dropout rate is a setting of MC dropout, not a weight
         return dataclasses.replace(
@@ -107,12 +107,16 @@ class Model:
 
     def log_likelihood_of(self, outputs: Array, y: Array) -> Array:
         """log p(y_n | outputs_n) for each row, [N]: axes between N and K are summed."""
-        log_prob = self.likelihood(outputs).log_prob(y)
+        log_prob = jnp.asarray(self.likelihood(outputs).log_prob(y))
         return log_prob.reshape(log_prob.shape[0], -1).sum(-1)
 
     def log_likelihood(self, params: Params, batch: Batch, key: Key | None = None) -> Array:
         """log p(y_n | x_n, w) for each row, [N], neither weighted nor tempered."""
         return self.log_likelihood_of(self.outputs(params, batch.x, key), batch.y)
+
+    def log_priors(self, params: Params) -> Params:
+        """log p(w) of every single weight."""
+        return self.full_prior.log_probs(params, self.network.fan_in_axis)
 
     def log_prior(self, params: Params) -> Array:
         return self.full_prior.log_prob(params, self.network.fan_in_axis)

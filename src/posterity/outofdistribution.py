@@ -31,7 +31,7 @@ class Scored(Protocol):
 
 
 class FeatureDistance(NamedTuple):
-    """Mahalanobis distance of the last hidden features from the training rows', averaged over chains (Lee et al. 2018)."""
+    """Mahalanobis distance of the last hidden features from the training rows', mean over chains (Lee et al. 2018)."""
 
     model: Any
     params: Params  # [C, ...] complete weights

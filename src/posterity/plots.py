@@ -37,7 +37,9 @@ def band(prediction: Prediction, x: Any, data: tuple[Any, Any] | None = None, ax
     return axes
 
 
-def class_map(values: Any, grid: tuple[Any, Any], data: tuple[Any, Any] | None = None, axes: Any = None, **style: Any) -> Any:
+def class_map(
+    values: Any, grid: tuple[Any, Any], data: tuple[Any, Any] | None = None, axes: Any = None, **style: Any
+) -> Any:
     """A quantity over a grid of two inputs, [rows of grid[1], columns of grid[0]], with the data on top."""
     axes = _axes(axes)
     picture = axes.pcolormesh(grid[0], grid[1], values, shading="auto", **style)

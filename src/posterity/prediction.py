@@ -110,7 +110,7 @@ class Prediction:
         return np.moveaxis(drawn, 1, 0)
 
     def crps(self, y: Any) -> np.ndarray:
-        """Continuous ranked probability score, [N, ...]: exact for Gaussian mixtures of up to 512 parts, else sampled."""
+        """Continuous ranked probability score, [N, ...]: exact for Gaussian mixtures of at most 512 parts."""
         self._forbid_classes("crps")
         y = self._targets(y)
         normal = self._is_normal and self.num_draws <= EXACT_CRPS_COMPONENTS
@@ -134,17 +134,17 @@ class Prediction:
     @property
     def total(self) -> np.ndarray:
         """All uncertainty: variance of the target, or entropy of the class (nats)."""
-        return self._decomposition.value.total
+        return np.asarray(self._decomposition.value.total)
 
     @property
     def aleatoric(self) -> np.ndarray:
         """Noise in the data: what more data would not remove."""
-        return self._decomposition.value.aleatoric
+        return np.asarray(self._decomposition.value.aleatoric)
 
     @property
     def epistemic(self) -> np.ndarray:
         """Ignorance of the model: the spread over draws (variance, or mutual information)."""
-        return self._decomposition.value.epistemic
+        return np.asarray(self._decomposition.value.epistemic)
 
     @property
     def standard_error(self) -> Uncertainty:

@@ -1,7 +1,7 @@
 """Priors over weights: one distribution for each weight, chosen by the weight's path.
 
 Anything that says what it believes can be a prior: a numpyro distribution (for every weight), or a mapping from path
-patterns to distributions, the first match counting: `{"*bias": Flat(), "layer_0/*": Normal(0, 0.1), "*": Normal(0, 1)}`.
+patterns to distributions, the first match counting: `{"*bias": Flat(), "layer_0/*": Normal(0, 0.1), "*": Normal(0, 1)}`
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Prior:
     patterns: tuple[str, ...]
     distributions: tuple[Any, ...] = tree.traced()
     fan_in: bool = False
-    scale: Any = tree.traced(1.0)
+    scale: Any = tree.traced(default=1.0)
 
     def find(self, name: str) -> Any:
         """The distribution of the weight with this path."""
@@ -174,17 +174,12 @@ def _describe(distribution: Any) -> str:
     if isinstance(distribution, Flat | Fixed):
         return type(distribution).__name__
     if isinstance(distribution, dist.MixtureSameFamily):
-        weights = np.asarray(distribution.mixing_distribution.probs)
         parts = distribution.component_distribution
-        terms = (
-            [
-                f"{w:.3g} N({m:.3g}, {s:.3g}^2)"
-                for w, m, s in zip(weights, np.asarray(parts.loc), np.asarray(parts.scale), strict=True)
-            ]
-            if isinstance(parts, dist.Normal)
-            else [type(parts).__name__]
-        )
-        return " + ".join(terms)
+        if not isinstance(parts, dist.Normal):
+            return f"mixture of {type(parts).__name__}"
+        columns = (distribution.mixing_distribution.probs, parts.loc, parts.scale)
+        terms = zip(*(np.asarray(column) for column in columns), strict=True)
+        return " + ".join(f"{weight:.3g} N({mean:.3g}, {scale:.3g}^2)" for weight, mean, scale in terms)
     names = distribution.arg_constraints
     values = ", ".join(f"{name}={np.asarray(getattr(distribution, name)):.4g}" for name in names)
     return f"{type(distribution).__name__}({values})"

@@ -78,9 +78,9 @@ class OutputStream:
         """
         parts = []
         for rows, width, block in self._blocks():
-            padded = jax.tree.map(lambda leaf: jnp.asarray(_pad(leaf[rows], width)), per_row)
+            padded = [jnp.asarray(_pad(values[rows], width)) for values in per_row]
             result = _evaluate(function, self.model, block, *padded, *shared)
-            parts.append(jax.tree.map(lambda leaf: np.asarray(leaf)[: rows.stop - rows.start], result))
+            parts.append(tree.take_rows(jax.tree.map(np.asarray, result), slice(0, rows.stop - rows.start)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
     def outputs(self) -> np.ndarray:
@@ -112,6 +112,11 @@ class OutputStream:
             parts.append(outputs[: len(index)])
         return Components(jnp.concatenate(parts) if len(parts) > 1 else parts[0])
 
+    def _arguments(self, x: Any) -> tuple[Any, ...]:
+        if self.closed_form:
+            return self.model, self.family, x
+        return self.model, self.family, self.key, x, np.zeros(1, int)
+
     @cached_property
     def _sizes(self) -> tuple[int, int, bool]:
         """Rows of a block, draws computed at a time, and whether all blocks fit the budget and are kept."""
@@ -131,16 +136,17 @@ class OutputStream:
         """Bytes a draw of one row's outputs takes, of its intermediate values, and of what a draw costs at any row."""
         sizes = []
         for rows in (1, 2):
-            x = jax.tree.map(lambda leaf: np.repeat(leaf[:1], rows, 0), self.x)  # noqa: B023
-            if self.closed_form:
-                program = jax.make_jaxpr(lambda x: self.family.moments(self.model, x))(x)  # type: ignore[attr-defined]
-            else:
-                call = lambda x: self.family.outputs(self.model, self.key, x, jnp.zeros(1, int))  # noqa: E731
-                program = jax.make_jaxpr(call)(x)
-            values = sum(var.aval.size * 4 for eqn in program.eqns for var in eqn.outvars)
+            x = tree.take_rows(self.x, np.zeros(rows, int))
+            program = jax.make_jaxpr(_moments if self.closed_form else _draw_outputs)(*self._arguments(x))
+            values = sum(var.aval.size * 4 for eqn in _inner(program).eqns for var in eqn.outvars)
             sizes.append((sum(aval.size * 4 for aval in program.out_avals) // rows, values))
         per_row = max(sizes[1][1] - sizes[0][1], sizes[0][0])
         return sizes[0][0], per_row, max(sizes[0][1] - per_row, 0)
+
+
+def _inner(program: Any) -> Any:
+    """The program inside the jit that wraps it."""
+    return program.eqns[0].params["jaxpr"]
 
 
 def _pad(rows: np.ndarray, width: int) -> np.ndarray:

@@ -14,6 +14,8 @@ from posterity.types import Array, Key, Params
 
 T = TypeVar("T")
 
+RECORDS: dict[str, type] = {}  # every record by its name, so that a store can name one without holding code
+
 
 def traced(default: Any = dataclasses.MISSING) -> Any:
     """A field of a record whose number is an argument of compiled programs, not a constant in them."""
@@ -63,14 +65,15 @@ def record(cls: type[T]) -> type[T]:
             object.__setattr__(value, name, None)
         return value
 
-    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)
+    jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)  # type: ignore[arg-type]
+    RECORDS[cls.__name__] = cls
     return cls
 
 
 def replace(value: T, **changes: Any) -> T:
     """dataclasses.replace for a record whose fields may be tracers: nothing is checked again."""
     made = object.__new__(type(value))
-    for field in dataclasses.fields(value):
+    for field in dataclasses.fields(value):  # type: ignore[arg-type]
         object.__setattr__(made, field.name, changes.get(field.name, getattr(value, field.name)))
     return made
 

@@ -1,4 +1,4 @@
-"""Arrays as the user gave them, checked once at the boundary: what is wrong is said here, not inside a traced program."""
+"""Arrays as the user gave them, checked once at the boundary: errors are raised here, not inside a traced program."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def check_inputs(x: Any, name: str = "x") -> Any:
     leaves = jax.tree.leaves(arrays)
     if not leaves:
         raise ValueError(f"{name} is empty: no array in it.")
-    lengths = {leaf.shape[0] if leaf.ndim else None for leaf in leaves}
-    if None in lengths:
+    lengths = {leaf.shape[0] if leaf.ndim else -1 for leaf in leaves}
+    if -1 in lengths:
         raise ValueError(f"{name} is a single number; expected an array whose first axis counts rows.")
     if len(lengths) > 1:
         raise ValueError(f"The arrays of {name} have different numbers of rows: {sorted(lengths)}; make them agree.")

@@ -18,7 +18,8 @@ from posterity.inference.method import Method, explicit_batch_size
 from posterity.model import weighted_sum
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
-NUM_RECORDS = 1000  # of the trace: each is the mean over its share of the steps
+NUM_RECORDS = 1000  # of the trace, about: each is the mean over its share of the steps
+LONGEST_RECORD = 100  # steps; the driver looks at the clock between records
 
 Loss = Callable[[Key, Params, Any, Batch, Clock], tuple[Array, Any]]
 
@@ -41,15 +42,19 @@ class DescentState(NamedTuple):
 class Descent(Method):
     """Settings of an optimisation. Abstract: MAP, MCDropout and the others add theirs."""
 
-    num_steps: int = tree.host(5_000)
-    learning_rate: Any = tree.traced(3e-3)  # a number or an optax schedule; per datum, as for SGD on a mean loss
-    batch_size: int | str | None = tree.host(None)  # None: 128, or all rows where there are fewer; "full": all rows
-    num_epochs: int | None = tree.host(None)  # instead of num_steps
+    num_steps: int = tree.host(default=5_000)
+    learning_rate: Any = tree.traced(
+        default=3e-3
+    )  # a number or an optax schedule; per datum, as for SGD on a mean loss
+    batch_size: int | str | None = tree.host(
+        default=None
+    )  # None: 128, or all rows where there are fewer; "full": all rows
+    num_epochs: int | None = tree.host(default=None)  # instead of num_steps
     optimizer: Any = optax.adam  # a function of the learning rate, or an optax transformation (then that one's rate)
     patience: int = tree.host(
-        10
+        default=10
     )  # with validation rows: looks, one an epoch, without a better loss before a chain stops
-    start: Any = tree.host()
+    start: Any = tree.host(default=None)
 
     def __post_init__(self) -> None:
         for name in ("num_steps", "num_epochs", "patience"):
@@ -63,7 +68,7 @@ class Descent(Method):
         batch_size = explicit_batch_size(self.batch_size, num_rows)
         epoch = num_batches(num_rows, batch_size)
         num_steps = self.num_steps if self.num_epochs is None else self.num_epochs * epoch
-        return (Phase(num_steps, batch_size, thin=max(1, num_steps // NUM_RECORDS)),)
+        return (Phase(num_steps, batch_size, thin=max(1, min(num_steps // NUM_RECORDS, LONGEST_RECORD))),)
 
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation, built inside the program so that the rate is an argument of it."""
@@ -77,7 +82,7 @@ def descend(
     method: Descent,
     loss: Loss,
     validate: Callable[[Key, DescentState, Batch], Array],
-    prepare: Callable[[Key, Params], tuple[Params, Any]] = lambda key, params: (params, None),
+    prepare: Callable[[Key, Params], tuple[Params, Any]] = lambda _, params: (params, None),
 ) -> Kernel:
     """A kernel that follows the gradient of `loss(key, variables, constant, batch, clock) -> (loss, info)`.
 

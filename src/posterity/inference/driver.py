@@ -6,7 +6,11 @@ non-finite value, at the end of the budget, at Ctrl-C, or when every chain has s
 
 from __future__ import annotations
 
+import signal
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -48,6 +52,7 @@ class _Run:
     notes: list[str] = field(default_factory=list)
     num_steps: int = 0
     stop: bool = False
+    interrupted: bool = False
 
     def history(self) -> dict[str, np.ndarray]:
         return {name: np.concatenate(parts, axis=1) for name, parts in self.trace.items()}
@@ -129,10 +134,11 @@ def _fit_rows(
     keys = chain_keys(key_chains, num_chains)
     states, fixed = _run_phases(run, model, method, rows, validation, keys, free, fixed, deadline, progress)
     result: Result = method.finish(model, states, tree.take_rows(run.kept(), slice(0, num_chains)), fixed)
+    family = jax.tree.map(jnp.asarray, result.family)
     receipt = make_receipt(
         result.model, method, rows, seed, num_chains, run.num_steps, time.perf_counter() - begun, run.notes
     )
-    return Posterior(result.model, result.family, method, receipt, run.history(), result.facts, rows.x)
+    return Posterior(result.model, family, method, receipt, run.history(), result.facts or {}, rows.x)
 
 
 def _run_phases(
@@ -154,9 +160,10 @@ def _run_phases(
     phases = method.plan(rows.num_rows)
     total_steps = sum(phase.num_steps for phase in phases)
     batch = replicate(rows.batch(), mesh)
-    chains = None
+    chains: Any = None
     share_begins = time.perf_counter()
-    with ProgressBar(type(method).__name__, total_steps, progress) as bar:
+    bar_shown = ProgressBar(type(method).__name__, total_steps, progress)
+    with bar_shown as bar, _polite_interrupt(run, method.anytime):
         for number, phase in enumerate(phases):
             layout = _layout(mesh, phase, rows.num_rows, free)
             extra = _extra(method, model, validation, layout)
@@ -165,7 +172,7 @@ def _run_phases(
                 chains = begin(*shared, keys, free, fixed)
             phase_deadline = None
             if deadline is not None and method.anytime:
-                share = (run.num_steps + phase.num_steps) / total_steps
+                share = sum(earlier.num_steps for earlier in phases[: number + 1]) / total_steps
                 phase_deadline = share_begins + share * (deadline - share_begins)
             chains = _run_phase(run, shared, number, phase, chains, num_chains, phase_deadline, bar)
             if phase.adapt and not run.stop:
@@ -191,7 +198,7 @@ def _run_phase(
     layout = shared[0]
     num_records = -(-phase.num_steps // phase.thin)
     offset, record, size = run.num_steps, 0, 1
-    while record < num_records and not run.stop:
+    while record < num_records:
         last = min(record + size, num_records)
         began = time.perf_counter()
         span = jnp.asarray([record, last, phase.thin, phase.num_steps, offset, number])
@@ -202,7 +209,8 @@ def _run_phase(
         run.num_steps = offset + min(last * phase.thin, phase.num_steps)
         bar.update(run.num_steps, infos._fields[0], float(np.mean(infos[0][:num_chains, last - record - 1])))
         _stop_if_failed(run, chains, num_chains, shared[1])
-        _stop_if_over(run, shared[1], chains, num_chains, offset + phase.num_steps, deadline)
+        if _is_over(run, chains, num_chains, offset + phase.num_steps, deadline):
+            break
         # The first segment also compiled: it says nothing of the pace.
         growth = 4.0 if record == 0 else SEGMENT_SECONDS / max(seconds, 1e-6)
         record, size = last, int(np.clip(size * min(growth, 16.0), 1, layout.capacity))
@@ -227,22 +235,48 @@ def _stop_if_failed(run: _Run, chains: Chains, num_chains: int, method: Method) 
         return
     chain = int(np.argmin(np.where(failed_at < 0, np.iinfo(failed_at.dtype).max, failed_at)))
     raise NonFiniteError(
-        f"chain {chain}: non-finite value at step {failed_at[chain]} of {type(method).__name__}. Lower its learning rate "
-        "or step size, scale inputs and targets to about unit size, or use float64 (jax.enable_x64).",
+        f"chain {chain}: non-finite value at step {failed_at[chain]} of {type(method).__name__}. Lower its learning "
+        "rate or step size, scale inputs and targets to about unit size, or use float64 (jax.enable_x64).",
         run.history(),
     )
 
 
-def _stop_if_over(
-    run: _Run, method: Method, chains: Chains, num_chains: int, planned: int, deadline: float | None
-) -> None:
+def _is_over(run: _Run, chains: Chains, num_chains: int, planned: int, deadline: float | None) -> bool:
+    """Whether a phase ends here although steps are left; an early stop or Ctrl-C ends the run as well."""
+    if run.num_steps >= planned:
+        return False
     stopped = getattr(chains.state, "stopped", None)
+    done = f"after {run.num_steps} of {planned} steps"
     if stopped is not None and bool(np.asarray(stopped)[:num_chains].all()):
         run.stop = True
-        run.notes.append(f"stopped early on validation rows after {run.num_steps} of {planned} steps")
-    elif deadline is not None and time.perf_counter() > deadline and run.num_steps < planned:
+        run.notes.append(f"stopped early on validation rows {done}")
+    elif run.interrupted:
         run.stop = True
-        run.notes.append(f"stopped by the budget after {run.num_steps} of {planned} steps")
+        run.notes.append(f"interrupted {done}")
+    elif deadline is not None and time.perf_counter() > deadline:
+        run.notes.append(f"phase ended by the budget {done}")
+        return True
+    return run.stop
+
+
+@contextmanager
+def _polite_interrupt(run: _Run, allowed: bool) -> Iterator[None]:
+    """The first Ctrl-C lets the segment end, so that nothing is lost; the second one stops at once."""
+    if not allowed or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def note(number: int, frame: Any) -> None:
+        del number, frame
+        if run.interrupted:
+            raise KeyboardInterrupt
+        run.interrupted = True
+
+    before = signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def _layout(mesh: Any, phase: Phase, num_rows: int, free: Params) -> Layout:
@@ -280,7 +314,8 @@ def _starting_weights(model: Model, method: Method, rows: Dataset, key: Key, num
         params = method.start.starting_weights(num_chains)
     else:
         params = _given_weights(model, method.start, x, num_chains)
-    return model.split(params)
+    # A weak type at the start would become a strong one after a step, and compile everything twice.
+    return model.split(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), params))
 
 
 @partial(jax.jit, static_argnames="num_chains")

@@ -197,4 +197,4 @@ def _entropy(params: Params) -> Array:
 
 
 def _zeros(params: Params) -> Params:
-    return jax.tree.map(lambda leaf: 0.0, params)
+    return jax.tree.map(lambda _: 0.0, params)

@@ -1,4 +1,4 @@
-"""What a method of inference is: a record of settings that plans a run, gives the kernel of one step, and names a family."""
+"""What a method is: a record of settings that plans a run, gives the kernel of one step, and names a family."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Result(NamedTuple):
 
     family: Family
     model: Any
-    facts: dict[str, Any] = {}
+    facts: dict[str, Any] | None = None
 
 
 class Method:

@@ -102,7 +102,7 @@ def advance(
     def one(shared: Any, chain: Chains) -> tuple[Chains, Any, Any]:
         method, model, data, extra = shared
         kernel = _kernel(method, model, chain.fixed, extra)
-        key_steps, key_shuffle = jax.random.split(chain.key)
+        key_steps, key_shuffle, _ = jax.random.split(chain.key, 3)
 
         def step(index: Array, carry: Any) -> Any:
             state, failed_at, info_sum = carry
@@ -148,8 +148,8 @@ def adapt(layout: Layout, method: Any, model: Any, data: Batch, chains: Chains, 
         chain, kept = chain_and_draws
         now = clock(num_steps, num_steps, phase, layout.batches, data.y.shape[0])
         adapt_state = method.kernel(model.bind(chain.fixed)).adapt
-        # The steps' keys are folded from the other half of the split, so this one is fresh.
-        key = jax.random.fold_in(jax.random.fold_in(chain.key, phase), -1)
+        # The steps use two halves of this split; the third part is fresh, and the phase makes it the phase's own.
+        key = jax.random.fold_in(jax.random.split(chain.key, 3)[2], phase)
         return chain._replace(state=adapt_state(key, chain.state, kept, now))
 
     return _over_chains(layout, one, (method, model, data), (chains, draws))

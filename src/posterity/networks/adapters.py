@@ -85,7 +85,7 @@ def from_nnx(module: Any) -> Network:
 
 
 def from_equinox(module: Any) -> Network:
-    """A network of an Equinox module for ONE row: `from_equinox(lambda key: eqx.nn.MLP(..., key=key))`, or an instance."""
+    """A network of an Equinox module for ONE row: `from_equinox(lambda key: Net(key))`, or an instance."""
     try:
         import equinox as eqx
     except ImportError as error:

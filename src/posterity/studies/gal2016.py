@@ -3,8 +3,8 @@
     python -m posterity.studies.gal2016 concrete yacht --epochs 10x
 
 Their loss is MSE + lambda ||W||^2 with lambda = l^2 p / (2 N tau) on standardised targets, tau in the units of the
-targets. Ours is a negative log joint, so it has the same minimum when the noise is 1 / sqrt(tau) in those units and the
-prior precision of a weight s_y^2 l^2 / 2 (s_y the targets' scale; the 2 is their missing 1/2); biases are not penalised.
+targets. Ours is a negative log joint, so it has the same minimum when the noise is 1 / sqrt(tau) in those units and a
+weight's prior precision s_y^2 l^2 / 2 (s_y the targets' scale; the 2 is their missing 1/2); biases are not penalised.
 """
 
 from __future__ import annotations

@@ -1,0 +1,306 @@
+"""Full-batch Hamiltonian Monte Carlo (Neal 2011), as Izmailov et al. 2021 ran it on networks.
+
+    H(w, p) = -log p_T(w | D) + |p|^2 / 2,   dw_i/dt = r_i p_i,   dp_i/dt = r_i d log p_T / dw_i,   p ~ N(0, I)
+
+which is a mass of 1 / r_i^2 for weight i. s_i is the standard deviation of weight i under the prior as it stands in the
+target: sigma_i sqrt(T) for tempering "posterior", sigma_i for "likelihood". r_i = s_i / s, s the geometric mean of all
+s_i. Every weight then turns by a quarter of its prior's period in the time (pi / 2) s, the default trajectory; with one
+prior width r_i = 1, and step size and trajectory length are the paper's (unit mass).
+
+A trajectory is L = ceil(length / step size) leapfrog steps (half p, full w, half p; inner halves merged) and costs L
+gradients. It is accepted with probability min(1, exp(H - H')); otherwise the state is repeated. H - H' is summed from
+differences of single terms, one a row and two a weight, never from two large sums, so it is accurate in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity import tree
+from posterity.data.dataset import Dataset
+from posterity.families import Samples
+from posterity.inference import step_size as adaptation
+from posterity.inference.method import Method, Result
+from posterity.model import Model, weighted_sum
+from posterity.priors import Fixed, Flat
+from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
+
+DIVERGENCE = 1000.0  # a rise of energy that no accurate trajectory makes
+# Gentler than for NUTS: with a trajectory of fixed length, a step size that dips a hundredfold costs a hundredfold.
+BOLDNESS, GAMMA = 2.0, 0.1
+WEYL = 0x9E3779B9  # 2^32 / golden ratio
+
+
+class HMCState(NamedTuple):
+    params: Params
+    gradient: Params  # of the tempered log joint, so that a trajectory need not begin with one
+    log_likelihood: Array  # [N] of each row, neither weighted nor tempered
+    step_size: adaptation.DualAveraging | None  # None where the user gave one
+
+
+class HMCInfo(NamedTuple):
+    log_joint: Array  # tempered, of the state after the step, as are the two below
+    acceptance: Array  # probability
+    accepted: Array
+    diverged: Array
+    step_size: Array
+    num_gradients: Array
+    log_likelihood: Array  # untempered sum over rows
+    log_prior: Array
+
+
+class Point(NamedTuple):
+    """One end of a trajectory."""
+
+    params: Params
+    momentum: Params
+    gradient: Params
+    log_likelihood: Array  # [N]
+
+
+@tree.record
+class HMC(Method):
+    """Full-batch HMC: the reference for all other methods. Draws are repeated where a proposal is rejected."""
+
+    num_draws: int = tree.host(default=100)  # kept, a chain
+    num_burn_in: int = tree.host(default=50)  # steps that are thrown away, and in which the step size adapts
+    step_size: float | None = tree.traced(default=None)
+    # In units of weights: with one prior width the paper's. With several, that of a weight of width s, the geometric
+    # mean of all widths; weight i moves r_i = s_i / s times as far. None: adapted in burn-in to `target_acceptance`.
+    trajectory_length: float | None = tree.traced(default=None)
+    # In the same units. None: (pi / 2) s. Given where a prior has no finite variance: unit mass for every weight.
+    jitter: float = tree.traced(default=0.2)
+    # Trajectories are stretched by factors spread evenly over [1 - jitter, 1 + jitter], or they can resonate; 0 repeats
+    # a published run. The factor depends on the step alone: chains of one step size run side by side without waiting.
+    target_acceptance: float = tree.traced(default=0.8)
+    max_leapfrog: int = tree.traced(default=10_000)
+    # An adapted step size never takes more leapfrog steps than this: a collapsing one shortens its trajectories, which
+    # stays a valid sampler but a slow one. A given step size is not held back.
+    thin: int = tree.host(default=1)  # keep every thin-th step
+    start: Any = tree.host(default=None)
+
+    num_chains = 4
+
+    def __post_init__(self) -> None:
+        check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_leapfrog=1)
+        check_positive(self, "step_size", "trajectory_length")
+        check_target_acceptance(self)
+        if not 0 <= self.jitter < 1:
+            raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.2 is usual, 0 switches it off.")
+        if self.step_size is None and self.num_burn_in == 0:
+            raise ValueError(
+                "HMC(num_burn_in=0) leaves no step in which to adapt the step size: give step_size, or num_burn_in=50."
+            )
+
+    def plan(self, num_rows: int) -> tuple[Phase, ...]:
+        del num_rows
+        return Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
+
+    def check(self, model: Model, params: Params, data: Dataset) -> None:
+        del data
+        if self.trajectory_length is not None:
+            return
+        for name, width in _named(prior_widths(model, params)):
+            if not np.isfinite(width):
+                raise ValueError(
+                    f"The prior of {name!r} has no finite variance, so HMC cannot choose its trajectory length "
+                    "(with a proper prior it is pi/2 prior standard deviations): give HMC(trajectory_length=...), in "
+                    "units of weights; then every weight has unit mass."
+                )
+
+    def kernel(self, model: Model) -> Kernel:
+        return _kernel(self, model)
+
+    def finish(self, model: Model, states: HMCState, kept: Params, fixed: Params) -> Result:
+        del states
+        return Result(stored_draws(self, kept, fixed), model)
+
+
+def _kernel(method: HMC, model: Model) -> Kernel:
+    def init(key: Key, params: Params, batch: Batch, clock: Clock) -> HMCState:
+        del clock
+        rows = model.log_likelihood(params, batch)
+        state = HMCState(params, jax.grad(model.log_joint)(params, batch), rows, None)
+        if method.step_size is not None:
+            return state
+        length, widths = trajectory(method, model, params)
+        begin = Point(params, tree.normal_like(key, params), state.gradient, rows)
+
+        def energy_drop_of(step_size: Array) -> Array:
+            return energy_drop(
+                model, batch, begin, integrate(model, batch, begin, widths, step_size, jnp.ones((), int))
+            )
+
+        first = adaptation.first_step_size(energy_drop_of, length)
+        return state._replace(step_size=adaptation.begin(first, BOLDNESS))
+
+    def step(key: Key, state: HMCState, batch: Batch, clock: Clock) -> tuple[HMCState, HMCInfo]:
+        key_momentum, key_accept = jax.random.split(key)
+        momentum = tree.normal_like(key_momentum, state.params)
+        state, info, _ = transition(method, model, key_accept, state, momentum, batch, clock)
+        return state, info
+
+    return Kernel(init, step)
+
+
+def transition(
+    method: HMC, model: Model, key: Key, state: HMCState, momentum: Params, batch: Batch, clock: Clock
+) -> tuple[HMCState, HMCInfo, Params]:
+    """One trajectory from a momentum, accepted or not; also returns the momentum at its end."""
+    length, widths = trajectory(method, model, state.params)
+    step_size, num_leapfrog = _steps(method, state, length, clock)
+    begin = Point(state.params, momentum, state.gradient, state.log_likelihood)
+    end = integrate(model, batch, begin, widths, step_size, num_leapfrog)
+    drop = energy_drop(model, batch, begin, end)
+    diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & _all_finite(end.gradient))
+    acceptance = jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0)))
+    accepted = jax.random.uniform(key, dtype=acceptance.dtype) < acceptance
+    params, gradient, rows = tree.select(
+        accepted, (end.params, end.gradient, end.log_likelihood), (begin.params, begin.gradient, begin.log_likelihood)
+    )
+    adapted = state.step_size
+    if adapted is not None:
+        moved = adaptation.update(adapted, acceptance, method.target_acceptance, GAMMA)
+        adapted = tree.select(clock.phase == 0, moved, adapted)
+    log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
+    facts = (acceptance, accepted, diverged, step_size, num_leapfrog, log_likelihood, log_prior)
+    info = HMCInfo(model.temper(log_likelihood, log_prior), *(jnp.asarray(fact, float) for fact in facts))
+    return HMCState(params, gradient, rows, adapted), info, end.momentum
+
+
+def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params]:
+    """Length without jitter, and the relative width r_i of the weights of each leaf."""
+    scale, widths = relative_widths(model, params)
+    length = np.pi / 2 * scale if method.trajectory_length is None else method.trajectory_length
+    return jnp.asarray(length, float), widths
+
+
+def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array]:
+    """Step size and number of leapfrog steps of this trajectory."""
+    # A Weyl sequence, equidistributed in [0, 1), not the chain's key: one factor for all chains keeps the number of
+    # leapfrog steps the same for all.
+    uniform = (clock.step.astype(jnp.uint32) * jnp.uint32(WEYL)).astype(float) / 2.0**32
+    stretched = length * (1 + method.jitter * (2 * uniform - 1))
+    if state.step_size is None:
+        step_size, most = jnp.asarray(method.step_size, float), jnp.iinfo(jnp.int32).max
+    else:
+        step_size, most = (
+            jnp.minimum(adaptation.current(state.step_size, clock.phase == 0), length),
+            method.max_leapfrog,
+        )
+    # Rounding of the quotient must not add a step to one that divides evenly. The cap comes before the conversion:
+    # a quotient that overflows an integer would wrap.
+    quotient = jnp.ceil(stretched / step_size * (1 - 1e-5))
+    return step_size, jnp.clip(jnp.minimum(quotient, 2.0**30).astype(int), 1, most)
+
+
+def integrate(model: Model, batch: Batch, begin: Point, widths: Params, step_size: Array, num_steps: Array) -> Point:
+    """The other end of a trajectory."""
+    end = leapfrog(lambda params: jax.grad(model.log_joint)(params, batch), begin, widths, step_size, num_steps)
+    return end._replace(log_likelihood=model.log_likelihood(end.params, batch))
+
+
+def leapfrog(
+    gradient_of: Callable[[Params], Params], begin: Point, widths: Params, step_size: Array, num_steps: Array
+) -> Point:
+    """`num_steps` steps of half a kick, a drift, half a kick, with one gradient each."""
+
+    def along(share: float, values: Params, slopes: Params) -> Params:
+        """values + share * step_size * r * slopes."""
+        return jax.tree.map(lambda v, s, r: v + (share * step_size * r).astype(v.dtype) * s, values, slopes, widths)
+
+    def step(index: Array, carry: tuple[Params, Params, Params]) -> tuple[Params, Params, Params]:
+        del index
+        params, momentum, _ = carry
+        params = along(1.0, params, momentum)
+        gradient = gradient_of(params)
+        return params, along(1.0, momentum, gradient), gradient
+
+    start = (begin.params, along(0.5, begin.momentum, begin.gradient), begin.gradient)
+    params, momentum, gradient = jax.lax.fori_loop(0, num_steps, step, start)
+    return Point(params, along(-0.5, momentum, gradient), gradient, begin.log_likelihood)
+
+
+def energy_drop(model: Model, batch: Batch, begin: Point, end: Point) -> Array:
+    """H(begin) - H(end), the log of the acceptance ratio, from differences of single terms."""
+    rows = (end.log_likelihood - begin.log_likelihood) * batch.weight.astype(end.log_likelihood.dtype)
+    priors = jax.tree.map(jnp.subtract, model.log_priors(end.params), model.log_priors(begin.params))
+    kinetic = jax.tree.map(lambda p, q: (p - q) * (p + q) / 2, begin.momentum, end.momentum)
+    zero = jnp.zeros((), rows.dtype)
+    terms = [model.temper(rows, zero), *(model.temper(zero, leaf) for leaf in jax.tree.leaves(priors))]
+    return pairwise_sum(jnp.concatenate([term.reshape(-1) for term in (*terms, *jax.tree.leaves(kinetic))]))
+
+
+def pairwise_sum(values: Array) -> Array:
+    """The sum of a vector by halves, whose rounding error grows with log n only."""
+    while values.shape[0] > 1:
+        half = (values.shape[0] + 1) // 2
+        values = values[:half] + jnp.pad(values[half:], (0, 2 * half - values.shape[0]))
+    return values.sum()
+
+
+def prior_widths(model: Model, params: Params) -> Params:
+    """s_i, one number a leaf: the prior's standard deviation in the target; inf or NaN where it has none."""
+    prior, fan_in_axis = model.full_prior, model.network.fan_in_axis
+    # What the target's temperature does to a Gaussian prior; for "likelihood" it leaves the prior alone.
+    stretch = 1 / jnp.sqrt(model.temper(jnp.zeros(()), jnp.ones(())))
+
+    def leaf(name: str, weight: Array) -> Array:
+        distribution = prior.find(name)
+        if isinstance(distribution, Flat | Fixed):
+            return jnp.asarray(jnp.inf, float)
+        return jnp.sqrt(distribution.variance) * prior.factor(name, weight.shape, fan_in_axis) * stretch
+
+    return tree.map_with_path(leaf, params)
+
+
+def relative_widths(model: Model, params: Params) -> tuple[Array, Params]:
+    """s, the geometric mean over all weights, and s_i / s, one number a leaf; all 1 where any is not finite."""
+    widths = prior_widths(model, params)
+    finite = _all_finite(widths)
+    widths = jax.tree.map(lambda width: jnp.where(finite, width, 1.0), widths)
+    logs = jax.tree.map(lambda width, weight: jnp.log(width) * weight.size, widths, params)
+    scale = jnp.exp(tree.total(logs) / tree.size(params))
+    return scale, jax.tree.map(lambda width: width / scale, widths)
+
+
+def stored_draws(method: Method, kept: Params, fixed: Params) -> Samples:
+    """The kept draws as a family."""
+    if kept is None:
+        raise ValueError(f"{type(method).__name__} stopped before its first kept draw; give it more time.")
+    return Samples(kept, fixed)
+
+
+def check_counts(method: Any, **least: int) -> None:
+    for name, minimum in least.items():
+        value = getattr(method, name)
+        if not isinstance(value, int | np.integer) or value < minimum:
+            raise ValueError(f"{type(method).__name__}({name}={value!r}): expected a whole number, at least {minimum}.")
+
+
+def check_positive(method: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(method, name)
+        if value is not None and not (value > 0 and np.isfinite(value)):
+            raise ValueError(
+                f"{type(method).__name__}({name}={value}) must be a number above 0; leave it out to have it chosen."
+            )
+
+
+def check_target_acceptance(method: Any) -> None:
+    target = method.target_acceptance
+    if not 0 < target < 1:
+        raise ValueError(f"{type(method).__name__}(target_acceptance={target}) must lie between 0 and 1; try 0.8.")
+
+
+def _all_finite(values: Params) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(values)]))
+
+
+def _named(values: Params) -> list[tuple[str, float]]:
+    return [(name, float(leaf)) for name, leaf in zip(tree.leaf_names(values), jax.tree.leaves(values), strict=True)]

@@ -1,0 +1,75 @@
+"""The step size of a Hamiltonian sampler, tuned to an acceptance probability by dual averaging.
+
+    x_t = mu - sqrt(t) / (gamma (t + t_0)) sum_{i<=t} (target - a_i)        log step size to try next
+    xbar_t = t^-kappa x_t + (1 - t^-kappa) xbar_{t-1}                        log step size to keep
+
+with a_i the acceptance probability of step i and mu the log of `boldness` times the first step size (Hoffman & Gelman
+2014, sec. 3.2.1; theirs: boldness 10, gamma = 0.05, t_0 = 10, kappa = 0.75). The state is a few numbers, so a run
+can be cut anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity.types import Array
+
+BOLDNESS, GAMMA, OFFSET, KAPPA = 10.0, 0.05, 10.0, 0.75
+SMALL_ERROR = float(-np.log(0.8))  # an energy error that one leapfrog step may make
+MAX_HALVINGS = 60
+
+
+class DualAveraging(NamedTuple):
+    """Where the adaptation is; all are single numbers."""
+
+    log_step_size: Array  # to try next
+    log_average: Array  # to keep
+    error_sum: Array  # of (target - acceptance)
+    num_updates: Array
+    centre: Array  # mu
+
+
+def begin(step_size: Array, boldness: float = BOLDNESS) -> DualAveraging:
+    """Start, or start again, at a step size."""
+    log_step_size = jnp.log(step_size)
+    zero = jnp.zeros_like(log_step_size)
+    return DualAveraging(log_step_size, log_step_size, zero, zero, np.log(boldness) + log_step_size)
+
+
+def update(state: DualAveraging, acceptance: Array, target: Array | float, gamma: float = GAMMA) -> DualAveraging:
+    """After a step that was accepted with this probability."""
+    count = state.num_updates + 1
+    error_sum = state.error_sum + (target - acceptance)
+    log_step_size = state.centre - jnp.sqrt(count) / (gamma * (count + OFFSET)) * error_sum
+    share = count**-KAPPA
+    log_average = share * log_step_size + (1 - share) * state.log_average
+    return DualAveraging(log_step_size, log_average, error_sum, count, state.centre)
+
+
+def current(state: DualAveraging, adapting: Array) -> Array:
+    """The step size to use: the one on trial while adapting, their average afterwards."""
+    return jnp.exp(jnp.where(adapting, state.log_step_size, state.log_average))
+
+
+def first_step_size(energy_drop: Callable[[Array], Array], largest: Array) -> Array:
+    """The largest of `largest`, `largest` / 2, ... with which one leapfrog step nearly conserves energy.
+
+    `energy_drop(step_size)` is the energy before one step minus that after it. Its size counts, not its sign: far from
+    the typical set a step much too long can land at a lower energy.
+    """
+
+    def too_long(carry: tuple[Array, Array]) -> Array:
+        step_size, halvings = carry
+        small = jnp.abs(energy_drop(step_size)) <= SMALL_ERROR  # False for NaN
+        return ~small & (halvings < MAX_HALVINGS)
+
+    def halve(carry: tuple[Array, Array]) -> tuple[Array, Array]:
+        step_size, halvings = carry
+        return step_size / 2, halvings + 1
+
+    return jax.lax.while_loop(too_long, halve, (largest, jnp.zeros((), int)))[0]

@@ -1,0 +1,255 @@
+"""A run or a posterior as a directory: safetensors for arrays, then a JSON manifest with the checksum of every file.
+
+Files are written beside their final name, flushed to disk and renamed, the manifest last: whatever interrupts a write,
+the manifest on disk names only whole files. Nothing in a file is ever executed: values are rebuilt from names in a
+fixed table (records of this package, distributions of numpyro, optimisers of optax), and what is not in it is reported.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import safetensors.numpy
+
+from posterity import tree
+from posterity.networks.mlp import MLP
+from posterity.priors import Fixed, Flat
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+DISTRIBUTIONS = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic", "Uniform", "Gumbel", "SoftLaplace")
+PLAIN = {"MLP": MLP, "Flat": Flat, "Fixed": Fixed}
+OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "nadam", "radam", "adabelief", "lamb", "noisy_sgd")
+
+
+class StoreError(ValueError):
+    """A store that cannot be read, or not for what was asked; the message says what to do."""
+
+
+class Missing:
+    """What a store could not hold: a function of the user's own. It must be passed again."""
+
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+class Writer:
+    """Writes arrays and a manifest into a directory; remembers what is whole."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.files: dict[str, str] = {}  # name -> checksum
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"Cannot make the folder {folder}: {error.strerror}. Choose another store.") from error
+
+    def arrays(self, name: str, values: dict[str, np.ndarray]) -> None:
+        payload = safetensors.numpy.save({key: np.ascontiguousarray(value) for key, value in values.items()})
+        self._write(f"{name}.safetensors", payload)
+        self.files[f"{name}.safetensors"] = _digest(payload)
+
+    def drop(self, name: str) -> None:
+        """Forget a file; it is removed once a manifest without it is in place."""
+        self.files.pop(f"{name}.safetensors", None)
+
+    def manifest(self, body: dict[str, Any]) -> None:
+        body = {"format": FORMAT, "files": self.files, **body}
+        text = json.dumps(body, sort_keys=True)
+        whole = json.dumps({"checksum": _digest(text.encode()), "body": text}, indent=1)
+        self._write(MANIFEST, whole.encode())
+        for path in self.folder.glob("*.safetensors"):
+            if path.name not in self.files:
+                path.unlink()
+
+    def _write(self, name: str, payload: bytes) -> None:
+        final, temporary = self.folder / name, self.folder / f".{name}.partial"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, final)
+        except OSError as error:
+            temporary.unlink(missing_ok=True)
+            raise StoreError(
+                f"Cannot write {final}: {error.strerror}. What was stored before is whole and readable; make room, or "
+                "choose another folder, then resume."
+            ) from error
+
+
+class Reader:
+    """Reads a directory and refuses what is damaged, truncated or of a newer format."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.body = _read_manifest(self.folder)
+        self.files: dict[str, str] = self.body["files"]
+        self._verified: set[str] = set()
+
+    def path(self, name: str) -> Path:
+        """A file whose checksum was found right."""
+        full = f"{name}.safetensors"
+        if full not in self.files:
+            raise StoreError(f"The store {self.folder} does not name {full}; it is damaged.")
+        path = self.folder / full
+        if full not in self._verified:
+            if not path.is_file() or _digest_file(path) != self.files[full]:
+                raise StoreError(f"{path} is missing or damaged (its checksum is wrong); restore it from a copy.")
+            self._verified.add(full)
+        return path
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        return safetensors.numpy.load_file(self.path(name))
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        raise StoreError(f"{folder} is no store: it has no {MANIFEST}.")
+    damaged = StoreError(f"{path} is damaged; restore it from a copy.")
+    try:
+        whole = json.loads(path.read_bytes())
+        if not isinstance(whole, dict) or _digest(whole["body"].encode()) != whole["checksum"]:
+            raise damaged
+        body = json.loads(whole["body"])
+    except (ValueError, KeyError, AttributeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged from error
+    if body["format"] > FORMAT:
+        raise StoreError(
+            f"{path} has format {body['format']}, newer than the {FORMAT} this version reads: pip install -U posterity."
+        )
+    return body
+
+
+# Values to plain JSON and back. Arrays go into a table of their own and leave their name behind.
+
+
+def encode(value: Any, arrays: dict[str, np.ndarray], name: str = "") -> Any:
+    """A value as JSON; its arrays are added to `arrays` under their paths."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, np.generic) or (
+        isinstance(value, jax.Array | np.ndarray) and np.ndim(value) == 0 and not name
+    ):
+        return np.asarray(value).item()
+    if isinstance(value, jax.Array | np.ndarray):
+        arrays[name] = np.asarray(value)
+        return {"array": name}
+    if isinstance(value, dict):
+        return {"dict": [[key, encode(item, arrays, f"{name}/{key}")] for key, item in value.items()]}
+    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+        return {"tuple": [encode(item, arrays, f"{name}/{i}") for i, item in enumerate(value)]}
+    if type(value).__name__ in tree.RECORDS or isinstance(value, tuple(PLAIN.values())):
+        fields = {f.name: encode(getattr(value, f.name), arrays, f"{name}/{f.name}") for f in _stored_fields(value)}
+        return {"record": type(value).__name__, "fields": fields}
+    return _encode_named(value, arrays, name)
+
+
+def _encode_named(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
+    if isinstance(value, dist.MixtureSameFamily):
+        parts = (value.mixing_distribution.probs, value.component_distribution)
+        return {"mixture": [encode(part, arrays, f"{name}/{i}") for i, part in enumerate(parts)]}
+    if type(value).__name__ in DISTRIBUTIONS and isinstance(value, dist.Distribution):
+        names = type(value).arg_constraints
+        return {
+            "distribution": type(value).__name__,
+            "arguments": {n: encode(getattr(value, n), arrays, f"{name}/{n}") for n in names},
+        }
+    for optimizer in OPTIMIZERS:
+        if value is getattr(optax, optimizer):
+            return {"optimizer": optimizer}
+    return {"missing": f"{name.strip('/') or 'value'}: {type(value).__name__}"}
+
+
+def decode(stored: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The value again; `Missing` where the store could not hold it."""
+    if not isinstance(stored, dict):
+        return stored
+    kind, content = next(iter(stored.items()))
+    if kind == "array":
+        return arrays[content]
+    if kind == "dict":
+        return {key: decode(item, arrays) for key, item in content}
+    if kind == "tuple":
+        return tuple(decode(item, arrays) for item in content)
+    if kind == "record":
+        return _decode_record(content, {n: decode(v, arrays) for n, v in stored["fields"].items()})
+    if kind == "mixture":
+        probs, components = (decode(part, arrays) for part in content)
+        return dist.MixtureSameFamily(dist.Categorical(probs=jnp.asarray(probs)), components)
+    if kind == "distribution":
+        if content not in DISTRIBUTIONS:
+            raise StoreError(f"The store names a distribution {content!r} that is not allowed; it is damaged.")
+        arguments = {name: decode(item, arrays) for name, item in stored["arguments"].items()}
+        return getattr(dist, content)(**{n: _unwrap(v) for n, v in arguments.items()})
+    if kind == "optimizer" and content in OPTIMIZERS:
+        return getattr(optax, content)
+    if kind == "missing":
+        return Missing(content)
+    raise StoreError(f"The store holds a value of the unknown kind {kind!r}; it is damaged or from another version.")
+
+
+def _decode_record(name: str, fields: dict[str, Any]) -> Any:
+    table = {**PLAIN, **tree.RECORDS}
+    if name not in table:
+        raise StoreError(f"The store names {name!r}, which this version does not know: pip install -U posterity.")
+    cls = table[name]
+    value = object.__new__(cls)
+    known = {f.name: f for f in dataclasses.fields(cls)}
+    for field in set(fields) - set(known):
+        raise StoreError(f"The store gives {name} a field {field!r}, which this version does not have.")
+    for field, described in known.items():
+        object.__setattr__(value, field, fields.get(field, described.default))
+    return value
+
+
+def find_missing(value: Any) -> list[str]:
+    """What a decoded value lacks."""
+    if isinstance(value, Missing):
+        return [value.what]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [what for f in dataclasses.fields(value) for what in find_missing(getattr(value, f.name))]
+    if isinstance(value, dict | tuple | list):
+        items: Iterable[Any] = value.values() if isinstance(value, dict) else value
+        return [what for item in items for what in find_missing(item)]
+    return []
+
+
+def fingerprint(values: Any) -> str:
+    """A digest of a pytree of arrays: the same for the same numbers, shapes and types."""
+    digest = hashlib.sha256()
+    for path, leaf in jax.tree_util.tree_leaves_with_path(values):
+        array = np.ascontiguousarray(leaf)
+        digest.update(f"{tree.path_name(path)} {array.dtype} {array.shape}".encode())
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _stored_fields(value: Any) -> list[Any]:
+    """All but `start`, which has served once a run has begun."""
+    return [f for f in dataclasses.fields(value) if f.name != "start"]
+
+
+def _unwrap(value: Any) -> Any:
+    return value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
+def _digest(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,91 @@
+"""NUTS: exact targets, the schedule of its warm-up, and what it reports."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import targets
+
+from posterity.inference import step_size as adaptation
+from posterity.inference.nuts import NUTS, schedule
+
+NUM_WARMUP = 300
+SCHEDULE = jax.jit(jax.vmap(schedule, (0, None)))  # one program for all lengths
+
+
+@pytest.fixture(scope="module", params=["posterior", "likelihood"])
+def runs(request):
+    """[(data, temperature, tempering, draws, info)] of every case with one tempering: one program."""
+    settings = [(data(), t) for data in (targets.linear_gaussian, targets.banana) for t in (1.0, 0.25, 4.0)]
+    cases = [(targets.model(t, request.param), data) for data, t in settings]
+    results = targets.run_cases(NUTS(), cases, num_burn_in=NUM_WARMUP, num_draws=1000)
+    return [(data, t, request.param, *result) for (data, t), result in zip(settings, results, strict=True)]
+
+
+def test_exact_targets(runs):
+    for data, temperature, tempering, draws, _ in runs:
+        targets.check_draws(draws, targets.reference(data, temperature, tempering))
+
+
+def test_wrong_temperature_fails(runs):
+    for data, temperature, tempering, draws, _ in runs:
+        with pytest.raises(AssertionError, match="from the truth"):
+            targets.check_draws(draws, targets.reference(data, 1.5 * temperature, tempering))
+
+
+def test_reports(runs):
+    for *_, draws, info in runs:
+        for name, values in info._asdict().items():
+            assert np.isfinite(values).all(), name
+        assert (np.ptp(info.step_size, axis=1) == 0).all()  # adaptation has ended
+        assert 0.7 < info.acceptance.mean() < 0.98
+        assert info.diverged.mean() < 0.02
+        stayed = np.all([np.diff(leaf, axis=1) == 0 for leaf in draws.values()], axis=0)
+        np.testing.assert_array_equal(info.accepted[:, 1:] == 0, stayed)
+        np.testing.assert_array_equal(info.num_gradients, info.num_leapfrog)
+        assert (info.num_leapfrog >= 1).all()
+
+
+@pytest.mark.parametrize("num_steps", [10, 20, 100, 149, 150, 300, 500, 1000, 2000])
+def test_schedule_is_stans(num_steps):
+    from blackjax.adaptation.staged_adaptation import build_schedule
+
+    slow, ends = SCHEDULE(jnp.arange(2000), num_steps)
+    expected = np.array(build_schedule(num_steps))
+    np.testing.assert_array_equal(slow[:num_steps], expected[:, 0])
+    np.testing.assert_array_equal(ends[:num_steps], expected[:, 1])
+
+
+def test_dual_averaging_finds_the_step_size():
+    """With acceptance exp(-step size) and target 0.8 the answer is -log 0.8; restarting elsewhere changes nothing."""
+
+    def tune(first):
+        def step(_, state):
+            return adaptation.update(state, jnp.exp(-jnp.exp(state.log_step_size)), 0.8)
+
+        state = jax.lax.fori_loop(0, 2000, step, adaptation.begin(first))
+        return adaptation.current(state, jnp.asarray(False))
+
+    np.testing.assert_allclose(jax.vmap(tune)(jnp.array([1e-4, 0.1, 10.0])), -np.log(0.8), rtol=0.03)
+
+
+def test_first_step_size_passes_over_non_finite_energies():
+    def drop(step_size):
+        return jnp.where(step_size > 0.5, jnp.nan, jnp.where(step_size > 0.2, 50.0, -step_size))
+
+    assert adaptation.first_step_size(drop, jnp.asarray(8.0)) == 0.125
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"num_draws": 0}, r"NUTS\(num_draws=0\): expected a whole number, at least 1"),
+        ({"step_size": -1.0}, r"NUTS\(step_size=-1.0\) must be a number above 0"),
+        ({"num_warmup": 0}, "leaves no step in which to adapt"),
+        ({"max_depth": 0}, "max_depth=0"),
+        ({"target_acceptance": 1.0}, "must lie between 0 and 1"),
+    ],
+)
+def test_bad_settings(settings, message):
+    with pytest.raises(ValueError, match=message):
+        NUTS(**settings)
