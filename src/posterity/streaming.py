@@ -6,7 +6,7 @@ rows at once. Rows are padded to a few block sizes, so that predicting 1, 7 or 2
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
@@ -18,10 +18,11 @@ import numpyro.distributions as dist
 from posterity import tree
 from posterity.types import Array, Family, Key
 
-BLOCK_ROWS = (32, 256, 2048, 16384)
-DRAW_CHUNKS = (1, 4, 16, 64, 128, 256)
+BLOCK_ROWS = (32, 256, 1024, 8192)
+DRAWS_TOGETHER = (1, 4, 16)  # draws computed side by side, in a loop over all draws of a call
+DRAWS_OF_A_CALL = 512
 DEFAULT_MEMORY = 512 * 2**20
-CACHE_FRIENDLY = 24 * 2**20  # intermediates larger than this leave the processor's caches and run slower
+CACHE_FRIENDLY = 16 * 2**20  # intermediates larger than this leave the processor's caches and run slower
 
 
 class Components(NamedTuple):
@@ -41,9 +42,14 @@ class Components(NamedTuple):
         return model.likelihood.marginal(self.outputs, self.covariance)
 
 
-@jax.jit
-def _draw_outputs(model: Any, family: Family, key: Key, x: Any, draws: Array) -> Array:
-    return family.outputs(model, key, x, draws)
+@partial(jax.jit, static_argnames="together")
+def _draw_outputs(model: Any, family: Family, key: Key, x: Any, draws: Array, together: int = 1) -> Array:
+    """[len(draws), n, ..., K], `together` draws at a time; XLA moves what no draw changes out of the loop."""
+
+    def one(index: Array) -> Array:
+        return family.outputs(model, key, x, index[None])[0]
+
+    return jax.lax.map(one, draws, batch_size=together)
 
 
 @jax.jit
@@ -89,64 +95,67 @@ class OutputStream:
         return np.concatenate(parts, axis=1)
 
     def _blocks(self) -> Iterator[tuple[slice, int, Components]]:
-        width, chunk, keep = self._sizes
+        width, _, _, keep = self._sizes
         starts = range(0, self.num_rows, width)
         for i, start in enumerate(starts):
             rows = slice(start, min(start + width, self.num_rows))
             if i < len(self._cache):
                 yield rows, width, self._cache[i]
                 continue
-            block = self._compute(rows, width, chunk)
+            block = self._compute(rows, width)
             if keep and i == len(self._cache):
                 self._cache.append(block)
             yield rows, width, block
 
-    def _compute(self, rows: slice, width: int, chunk: int) -> Components:
+    def _compute(self, rows: slice, width: int) -> Components:
         x = jax.tree.map(lambda leaf: jnp.asarray(_pad(leaf[rows], width)), self.x)
         if self.closed_form:
             return _moments(self.model, self.family, x)
+        _, count, together, _ = self._sizes
         parts = []
-        for first in range(0, len(self.draws), chunk):
-            index = self.draws[first : first + chunk]
-            outputs = _draw_outputs(self.model, self.family, self.key, x, jnp.asarray(_pad(index, chunk)))
-            parts.append(outputs[: len(index)])
+        for first in range(0, len(self.draws), count):
+            index = self.draws[first : first + count]
+            padded = jnp.asarray(_pad(index, count))
+            outputs = _draw_outputs(self.model, self.family, self.key, x, padded, together)
+            parts.append(outputs if len(index) == count else outputs[: len(index)])
         return Components(jnp.concatenate(parts) if len(parts) > 1 else parts[0])
 
-    def _arguments(self, x: Any) -> tuple[Any, ...]:
-        if self.closed_form:
-            return self.model, self.family, x
-        return self.model, self.family, self.key, x, np.zeros(1, int)
-
     @cached_property
-    def _sizes(self) -> tuple[int, int, bool]:
-        """Rows of a block, draws computed at a time, and whether all blocks fit the budget and are kept."""
+    def _sizes(self) -> tuple[int, int, int, bool]:
+        """Rows of a block, draws of a call, draws side by side, and whether all blocks fit the budget and are kept."""
         per_output, per_row, per_draw = self._bytes()
-        total_outputs = per_output * self.num_components * self.num_rows
-        keep = total_outputs <= self.memory / 2
+        keep = per_output * self.num_components * self.num_rows <= self.memory / 2
         fitting = [n for n in BLOCK_ROWS if n * per_output * self.num_components <= self.memory / 4] or [1]
-        wanted = next((n for n in BLOCK_ROWS if n >= self.num_rows), BLOCK_ROWS[-1])
-        busy = [n for n in fitting if n * per_row <= CACHE_FRIENDLY] or fitting[:1]
-        width = min(wanted, busy[-1])
-        room = min(self.memory / 4, max(CACHE_FRIENDLY, per_draw + per_row * width))
-        chunks = [c for c in DRAW_CHUNKS if c * (per_draw + per_row * width) <= room] or [1]
-        enough = next((c for c in DRAW_CHUNKS if c >= self.num_components), DRAW_CHUNKS[-1])
-        return width, min(enough, chunks[-1]), keep
+        width = min(_at_least(BLOCK_ROWS, self.num_rows), _at_most(fitting, CACHE_FRIENDLY / per_row))
+        together = _at_most(DRAWS_TOGETHER, CACHE_FRIENDLY / (per_draw + per_row * width))
+        together = min(together, _at_least(DRAWS_TOGETHER, self.num_components))
+        whole_rounds = -(-self.num_components // together) * together
+        return width, min(whole_rounds, DRAWS_OF_A_CALL), together, keep
 
     def _bytes(self) -> tuple[int, int, int]:
         """Bytes a draw of one row's outputs takes, of its intermediate values, and of what a draw costs at any row."""
         sizes = []
         for rows in (1, 2):
             x = tree.take_rows(self.x, np.zeros(rows, int))
-            program = jax.make_jaxpr(_moments if self.closed_form else _draw_outputs)(*self._arguments(x))
-            values = sum(var.aval.size * 4 for eqn in _inner(program).eqns for var in eqn.outvars)
+            if self.closed_form:
+                program = jax.make_jaxpr(lambda family, x: family.moments(self.model, x))(self.family, x)
+            else:
+                call = lambda family, x: family.outputs(self.model, self.key, x, jnp.zeros(1, int))  # noqa: E731
+                program = jax.make_jaxpr(call)(self.family, x)
+            values = sum(var.aval.size * 4 for eqn in program.eqns for var in eqn.outvars)
             sizes.append((sum(aval.size * 4 for aval in program.out_avals) // rows, values))
         per_row = max(sizes[1][1] - sizes[0][1], sizes[0][0])
         return sizes[0][0], per_row, max(sizes[0][1] - per_row, 0)
 
 
-def _inner(program: Any) -> Any:
-    """The program inside the jit that wraps it."""
-    return program.eqns[0].params["jaxpr"]
+def _at_least(choices: Sequence[int], wanted: float) -> int:
+    """The smallest choice that reaches `wanted`, or the largest there is."""
+    return next((choice for choice in choices if choice >= wanted), choices[-1])
+
+
+def _at_most(choices: Sequence[int], limit: float) -> int:
+    """The largest choice within `limit`, or the smallest there is."""
+    return max((choice for choice in choices if choice <= limit), default=choices[0])
 
 
 def _pad(rows: np.ndarray, width: int) -> np.ndarray:

@@ -69,6 +69,7 @@ class Network(NamedTuple):
     init: Callable[[Key, Any], Params]
     apply: Callable[..., Array]
     fan_in_axis: int = -2  # of a weight matrix: -2 for [in, out], -1 for [out, in]
+    shares_masks: bool = False  # one call with one key uses the same dropout mask for all its rows
 
 
 @runtime_checkable

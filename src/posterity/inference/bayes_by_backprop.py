@@ -41,7 +41,8 @@ class Gaussian(NamedTuple):
 
     @property
     def scale(self) -> Params:
-        return jax.tree.map(jax.nn.softplus, self.rho)
+        # As written in the paper: the form that is safe beyond a scale of 88 takes a third longer.
+        return jax.tree.map(lambda rho: jnp.log1p(jnp.exp(rho)), self.rho)
 
 
 class FreeEnergy(NamedTuple):
@@ -107,9 +108,11 @@ def _kernel(method: BayesByBackprop, model: Model) -> Kernel:
             log_likelihood = weighted_sum(model.log_likelihood(weights, batch), batch.weight)
             return log_likelihood, _sampled_log_prior(model, weights, method.closed_form)
 
-        # One draw after the other: mapped over together, two draws of a wide network took three times as long.
-        draws = jax.lax.map(at_draw, jax.random.split(key, method.num_samples))
-        log_likelihood, log_prior = jax.tree.map(jnp.mean, draws)
+        if method.num_samples == 1:  # no loop: it would copy the noise on the way to the gradient
+            log_likelihood, log_prior = at_draw(key)
+        else:  # one draw after the other: mapped over together, two of a wide network took three times as long
+            draws = jax.lax.map(at_draw, jax.random.split(key, method.num_samples))
+            log_likelihood, log_prior = jax.tree.map(jnp.mean, draws)
         if method.closed_form:
             log_prior = log_prior + _expected_log_prior(model, q.mean, scale)
         zero = jnp.zeros(())

@@ -43,6 +43,7 @@ class MLP:
     learn_dropout: bool = False
     bias: bool = True
     fan_in_axis: int = -2
+    shares_masks: bool = True
 
     @property
     def depth(self) -> int:
