@@ -215,8 +215,7 @@ def test_loss_with_a_mixture_prior_equals_numpy(example):
     info, _ = one_step(model, BayesByBackprop(), q, batch, key, clock(1, 5, 20))
     scale = flat_weights(q.scale).astype(np.float64)
     mean = flat_weights(q.mean)
-    (key_draw,) = jax.random.split(key, 1)
-    w = (mean + scale * flat_weights(tree.normal_like(key_draw, q.mean)))[:3]
+    w = (mean + scale * flat_weights(tree.normal_like(key, q.mean)))[:3]
     log_prior = np.log(0.25 * stats.norm.pdf(w, 0, 1.0) + 0.75 * stats.norm.pdf(w, 0, 0.1)).sum()
     log_prior += stats.norm.logpdf(mean[3], 0, PRIOR) - 0.5 * (scale[3] / PRIOR) ** 2
     complexity = (-stats.norm(0, scale).entropy().sum() - log_prior) / 20
