@@ -27,6 +27,8 @@ from posterity.inference import (
     NonFiniteError,
     dropout_relation,
     fit,
+    load,
+    resume,
 )
 from posterity.information import cross_entropy, entropy, kl_divergence, self_information
 from posterity.likelihoods import (
@@ -91,9 +93,11 @@ __all__ = [
     "kl_divergence",
     "likelihood",
     "linear",
+    "load",
     "mlp",
     "prior",
     "prior_predictive",
+    "resume",
     "scale_mixture",
     "self_information",
 ]

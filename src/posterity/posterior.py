@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,12 +15,14 @@ import numpy as np
 from posterity import tree
 from posterity.data.dataset import Dataset, check_inputs
 from posterity.model import Model
-from posterity.outofdistribution import SCORES, Calibration, Score, feature_distance
+from posterity.outofdistribution import SCORES, Calibration, FeatureDistance, Score, feature_distance
 from posterity.prediction import Prediction
+from posterity.store import MANIFEST, StoreError, Writer, decode, encode, find_missing
 from posterity.streaming import DEFAULT_MEMORY, OutputStream
 from posterity.types import Family, Key, Params
 
 DEFAULT_DRAWS = 100
+PROBE_ROWS = 4
 VERSIONS = ("posterity", "jax", "jaxlib", "numpyro", "optax")
 
 
@@ -141,10 +144,24 @@ class Posterior:
         chosen: Score = score or ("features" if single else "epistemic")
         distance = None
         if chosen == "features":
-            distance = feature_distance(self.model, self._complete_weights(), self.inputs)
+            distance = self.feature_distance()
         blank = Calibration(chosen, np.zeros(0), distance)
         scores = np.sort(blank.score(self.predict(inputs), inputs))
         return dataclasses.replace(self, calibration=blank._replace(scores=scores))
+
+    def feature_distance(self) -> FeatureDistance:
+        """How far a row's last hidden features lie from those of the training rows."""
+        return feature_distance(self.model, self._complete_weights(), self.inputs)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into a new folder; `load(path)` reads it again."""
+        folder = Path(path)
+        if (folder / MANIFEST).exists():
+            raise StoreError(f"{folder} holds a store already; choose a new folder.")
+        writer, arrays = Writer(folder), {}
+        body = posterior_parts(self, arrays)
+        writer.arrays("posterior", arrays)
+        writer.manifest({"posterior": body})
 
     def weights(self, num_draws: int = 1, seed: int = 0) -> Params:
         """Complete weights of draws, [S, ...]; for families whose draws are weights."""
@@ -183,6 +200,59 @@ class Posterior:
         wanted = jax.tree.map(lambda leaf: leaf.shape[1:], self.inputs)
         if got != wanted:
             raise ValueError(f"x has rows of shape {got}; the model was trained on rows of shape {wanted}.")
+
+
+def posterior_parts(posterior: Posterior, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
+    """A posterior as JSON; its arrays are added to `arrays`. Outputs at a few rows go along to know the network by."""
+    probe = tree.take_rows(posterior.inputs, slice(0, PROBE_ROWS))
+    calibration = posterior.calibration
+    return {
+        "model": encode(tree.replace(posterior.model, fixed=None), arrays, "model"),
+        "family": encode(posterior.family, arrays, "family"),
+        "method": encode(posterior.method, arrays, "method"),
+        "receipt": dataclasses.asdict(posterior.receipt),
+        "trace": encode(posterior.trace, arrays, "trace"),
+        "facts": encode(posterior.facts, arrays, "facts"),
+        "inputs": encode(posterior.inputs, arrays, "inputs"),
+        "calibration": None if calibration is None else calibration.name,
+        "scores": None if calibration is None else encode(calibration.scores, arrays, "scores"),
+        "outputs": encode(posterior.predict(probe, num_draws=1).outputs, arrays, "outputs"),
+    }
+
+
+def posterior_from(body: dict[str, Any], arrays: dict[str, np.ndarray], model: Model | None) -> Posterior:
+    """The posterior again; a network of the user's own comes with `model` and must give the stored outputs."""
+    model = stored_model(body["model"], arrays, model)
+    receipt = Receipt(**{**body["receipt"], "notes": tuple(body["receipt"]["notes"])})
+    family = jax.tree.map(jnp.asarray, decode(body["family"], arrays))
+    inputs, trace, facts = (decode(body[name], arrays) for name in ("inputs", "trace", "facts"))
+    posterior = Posterior(model, family, decode(body["method"], arrays), receipt, trace, facts, inputs)
+    probe = tree.take_rows(inputs, slice(0, PROBE_ROWS))
+    expected = decode(body["outputs"], arrays)
+    try:
+        outputs = posterior.predict(probe, num_draws=1).outputs
+    except (TypeError, ValueError, KeyError) as error:
+        raise StoreError(f"This network does not take the stored weights: {error}") from error
+    if outputs.shape != expected.shape or not np.allclose(outputs, expected, rtol=1e-3, atol=1e-4):
+        raise StoreError("This network gives other outputs than the stored one did for the same weights and inputs.")
+    if body["calibration"] is None:
+        return posterior
+    name, scores = body["calibration"], decode(body["scores"], arrays)
+    distance = posterior.feature_distance() if name == "features" else None
+    return dataclasses.replace(posterior, calibration=Calibration(name, scores, distance))
+
+
+def stored_model(stored: Any, arrays: dict[str, np.ndarray], given: Model | None) -> Model:
+    """The model of a store, or the given one where the store could not hold it."""
+    if given is not None:
+        return given
+    model = decode(stored, arrays)
+    missing = find_missing(model)
+    if missing:
+        raise StoreError(
+            f"The store could not hold {', '.join(missing)}: build the model again and pass it, load(path, model)."
+        )
+    return model
 
 
 def prior_predictive(model: Model, x: Any, *, num_draws: int = 100, seed: int = 0) -> Prediction:

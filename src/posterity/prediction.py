@@ -129,7 +129,8 @@ class Prediction:
     @cached_property
     def _decomposition(self) -> Decomposition:
         split = uncertainty.entropies if self.kind == "classes" else uncertainty.variances
-        return self._stream.map(split, shared=(jnp.zeros(()),))
+        positions = uncertainty.chain_positions(self._stream.family, self._stream.draws)
+        return self._stream.map(split, shared=(positions,))
 
     @property
     def total(self) -> np.ndarray:

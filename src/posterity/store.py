@@ -30,6 +30,7 @@ FORMAT = 1
 MANIFEST = "manifest.json"
 DISTRIBUTIONS = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic", "Uniform", "Gumbel", "SoftLaplace")
 PLAIN = {"MLP": MLP, "Flat": Flat, "Fixed": Fixed}
+KINDS = ("array", "dict", "tuple", "record", "mixture", "distribution", "optimizer", "missing")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "nadam", "radam", "adabelief", "lamb", "noisy_sgd")
 
 
@@ -177,7 +178,8 @@ def decode(stored: Any, arrays: dict[str, np.ndarray]) -> Any:
     """The value again; `Missing` where the store could not hold it."""
     if not isinstance(stored, dict):
         return stored
-    kind, content = next(iter(stored.items()))
+    kind = next((kind for kind in KINDS if kind in stored), "none of them")
+    content = stored.get(kind)
     if kind == "array":
         return arrays[content]
     if kind == "dict":
@@ -211,7 +213,7 @@ def _decode_record(name: str, fields: dict[str, Any]) -> Any:
     for field in set(fields) - set(known):
         raise StoreError(f"The store gives {name} a field {field!r}, which this version does not have.")
     for field, described in known.items():
-        object.__setattr__(value, field, fields.get(field, described.default))
+        object.__setattr__(value, field, fields.get(field, None if field == "start" else described.default))
     return value
 
 
@@ -238,8 +240,12 @@ def fingerprint(values: Any) -> str:
 
 
 def _stored_fields(value: Any) -> list[Any]:
-    """All but `start`, which has served once a run has begun."""
-    return [f for f in dataclasses.fields(value) if f.name != "start"]
+    """All but a `start` that is no method: it has served once a run has begun."""
+
+    def serves(field: Any) -> bool:
+        return field.name != "start" or type(getattr(value, "start", None)).__name__ in tree.RECORDS
+
+    return [f for f in dataclasses.fields(value) if serves(f)]
 
 
 def _unwrap(value: Any) -> Any:

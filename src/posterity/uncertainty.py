@@ -6,7 +6,8 @@ Entropy (classes), p_s the class probabilities under draw s (Houlsby et al. 2011
     total = H[mean_s p_s],   aleatoric = mean_s H[p_s],   epistemic = total - aleatoric = mutual information
 
 Each is a smooth function of averages over draws, so its Monte Carlo error is that of the average of its influence
-function psi_s (the delta method): v_s, (m_s - m)^2, -sum_c p_sc log mean_c, KL(p_s || mean).
+function psi_s (the delta method): v_s, (m_s - m)^2, -sum_c p_sc log mean_c, KL(p_s || mean). Draws of a Markov chain
+are correlated, and their error is that of fewer draws.
 """
 
 from __future__ import annotations
@@ -15,12 +16,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 
-from posterity import information
+from posterity import chains, information
 from posterity.likelihoods import class_probs
 from posterity.streaming import Components
-from posterity.types import Array
+from posterity.types import Array, Family
+
+ROWS_TOGETHER = 32  # divides the rows of every block
 
 
 class Uncertainty(NamedTuple):
@@ -43,7 +47,7 @@ def elementwise(distribution: dist.Distribution) -> dist.Distribution:
     return distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
 
 
-def variances(model: Any, block: Components, correlated: Array) -> Decomposition:
+def variances(model: Any, block: Components, positions: Array) -> Decomposition:
     """The split of the variance; axis 0 of the result counts rows."""
     conditional, marginal = elementwise(block.conditional(model)), elementwise(block.marginal(model))
     mean, noise = _full(marginal.mean, marginal), _full(conditional.variance, marginal)
@@ -53,10 +57,10 @@ def variances(model: Any, block: Components, correlated: Array) -> Decomposition
     value = Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
     if block.covariance is not None:
         return Decomposition(value, jax.tree.map(jnp.zeros_like, value))
-    return Decomposition(value, _errors(Uncertainty(noise + between, noise, between), correlated))
+    return Decomposition(value, monte_carlo_error(Uncertainty(noise + between, noise, between), positions))
 
 
-def entropies(model: Any, block: Components, correlated: Array) -> Decomposition:
+def entropies(model: Any, block: Components, positions: Array) -> Decomposition:
     """The split of the predictive entropy."""
     probs = class_probs(block.marginal(model))
     mean = probs.mean(0)
@@ -64,7 +68,7 @@ def entropies(model: Any, block: Components, correlated: Array) -> Decomposition
     total, aleatoric = information.entropy(mean), each.mean(0)
     value = Uncertainty(total, aleatoric, total - aleatoric)
     cross = information.cross_entropy(probs, mean[None])
-    return Decomposition(value, _errors(Uncertainty(cross, each, cross - each), correlated))
+    return Decomposition(value, monte_carlo_error(Uncertainty(cross, each, cross - each), positions))
 
 
 def jackknife_mutual_information(model: Any, block: Components) -> Array:
@@ -80,14 +84,32 @@ def _full(values: Array, distribution: dist.Distribution) -> Array:
     return jnp.broadcast_to(values, distribution.batch_shape)
 
 
-def _errors(influence: Uncertainty, correlated: Array) -> Uncertainty:
-    return Uncertainty(*(monte_carlo_error(psi, correlated) for psi in influence))
+def monte_carlo_error(influence: Uncertainty, positions: Array) -> Uncertainty:
+    """Standard error of the mean over draws of psi [S, n, ...], for each part; NaN for one draw, which cannot tell.
 
-
-def monte_carlo_error(psi: Array, correlated: Array) -> Array:
-    """Standard error of the mean over draws [S, ...]; NaN for one draw, which cannot tell."""
-    del correlated
-    num_draws = psi.shape[0]
+    `positions` [C, D]: where the draws of each chain are found, in order; empty for independent draws.
+    """
+    num_draws, *shape = influence.total.shape
     if num_draws < 2:
-        return jnp.full(psi.shape[1:], jnp.nan)
-    return psi.std(0, ddof=1) / jnp.sqrt(num_draws)
+        return Uncertainty(*(jnp.full(shape, jnp.nan) for _ in influence))
+    if positions.size == 0:
+        return Uncertainty(*(psi.std(0, ddof=1) / jnp.sqrt(num_draws) for psi in influence))
+    rows = [psi.reshape(num_draws, -1).T for psi in influence]
+    # A few rows at a time: the spectra of a whole block would take several times its memory.
+    errors = jax.lax.map(
+        lambda parts: chains.standard_error(jnp.stack(parts, -1)[positions], jnp), rows, batch_size=ROWS_TOGETHER
+    )
+    return Uncertainty(*errors.T.reshape(-1, *shape))
+
+
+def chain_positions(family: Family, draws: np.ndarray) -> np.ndarray:
+    """Where in `draws` those of each chain are, [C, D]; empty if none is correlated with another.
+
+    Families that make fresh draws make independent ones, and so do chains that keep one draw each.
+    """
+    num_chains, stored = family.num_chains, family.num_draws
+    if stored is None or stored == num_chains:
+        return np.zeros((0, 0), int)
+    found = [np.flatnonzero(draws % num_chains == chain) for chain in range(num_chains)]
+    shortest = min(map(len, found))  # a subset of the draws need not take as many from each chain
+    return np.stack([places[:shortest] for places in found])

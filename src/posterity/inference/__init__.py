@@ -9,6 +9,7 @@ from posterity.inference.mc_dropout import MCDropout, dropout_relation
 from posterity.inference.method import Method
 from posterity.inference.nuts import NUTS
 from posterity.inference.point import MAP, MLE, DeepEnsemble
+from posterity.inference.resume import load, resume
 from posterity.inference.swag import SWAG
 
 METHODS: dict[str, type[Method]] = {
@@ -40,4 +41,6 @@ __all__ = [
     "NonFiniteError",
     "dropout_relation",
     "fit",
+    "load",
+    "resume",
 ]

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,11 +24,14 @@ from posterity import tree
 from posterity.data.batches import batch_width, num_batches
 from posterity.data.dataset import Dataset, check_inputs, dataset, holdout_split
 from posterity.devices import chain_mesh
+from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.method import Method, Result
 from posterity.inference.program import Chains, Extra, Layout, adapt, advance, begin, replicate
 from posterity.inference.progress import ProgressBar
+from posterity.inference.start import chain_keys, check_arguments, check_shapes, starting_weights
 from posterity.model import Model
 from posterity.posterior import Posterior, make_receipt
+from posterity.store import StoreError
 from posterity.types import Key, Params, Phase
 
 SEGMENT_SECONDS = 1.0
@@ -48,7 +52,7 @@ class _Run:
     """What a run has gathered so far."""
 
     trace: dict[str, list[np.ndarray]] = field(default_factory=dict)  # [C, R] a segment
-    draws: list[Params] = field(default_factory=list)  # [C, R, ...] a segment
+    draws: list[Params] = field(default_factory=list)  # [C, R, ...] a segment; of padded chains too
     notes: list[str] = field(default_factory=list)
     num_steps: int = 0
     stop: bool = False
@@ -60,9 +64,17 @@ class _Run:
     def kept(self) -> Params:
         return jax.tree.map(lambda *parts: np.concatenate(parts, axis=1), *self.draws) if self.draws else None
 
-    def take_kept(self) -> Params:
-        draws, self.draws = self.kept(), []
-        return draws
+
+class Job(NamedTuple):
+    """One run: what is fitted to what. Everything a resumed run needs to know again."""
+
+    model: Model
+    method: Method
+    rows: Dataset
+    validation: Dataset | None
+    calibration: Any  # inputs set aside, or None
+    seed: int
+    num_chains: int
 
 
 def fit(
@@ -74,6 +86,7 @@ def fit(
     chains: int | None = None,
     holdout: Any = None,
     validation: Any = None,
+    store: str | Path | None = None,
     budget: float | None = None,
     progress: bool = True,
 ) -> Posterior:
@@ -87,10 +100,11 @@ def fit(
         chains: Independent runs, all in one program; the posterior is their equal mixture.
         holdout: A share of the rows (0.1), or inputs, set aside to calibrate out-of-distribution p-values.
         validation: A share of the rows, or `(x, y)`, on which each chain stops early.
+        store: A new folder that keeps draws and the whole state as the run goes; `resume(store)` goes on from there.
         budget: Seconds after which the run ends with what it has.
         progress: Show a bar on standard error when it is a terminal.
     """
-    _check_arguments(model, method, seed, chains, budget)
+    check_arguments(model, method, seed, chains, budget)
     rows = dataset(data, model.likelihood)
     calibration = None
     if holdout is not None and isinstance(holdout, float | int):
@@ -103,116 +117,165 @@ def fit(
     else:
         validation_rows = None if validation is None else dataset(validation, model.likelihood)
     num_chains = method.num_chains if chains is None else chains
-    begun = time.perf_counter()
-    deadline = None if budget is None else begun + budget
-    posterior = _fit_rows(model, method, rows, validation_rows, seed, num_chains, begun, deadline, progress)
-    return posterior if calibration is None else posterior.calibrate(calibration)
+    job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains)
+    checkpoint = None if store is None else Checkpoint.create(Path(store), job)
+    return run_job(job, checkpoint, budget, progress)
 
 
-def _fit_rows(
-    model: Model,
-    method: Method,
-    rows: Dataset,
-    validation: Dataset | None,
-    seed: int,
-    num_chains: int,
-    begun: float,
-    deadline: float | None,
-    progress: bool,
-) -> Posterior:
-    key_start, key_chains = jax.random.split(jax.random.key(seed))
-    if isinstance(method.start, Method):
-        started = _fit_rows(model, method.start, rows, validation, seed, num_chains, begun, deadline, progress)
-        method = tree.replace(method, start=started)
-        validation = None  # the rows have served: the first stage stopped on them
-        model = started.model
-    free, fixed = _starting_weights(model, method, rows, key_start, num_chains)
-    _check_shapes(model, tree.take_rows(free, 0), tree.take_rows(fixed, 0), rows)
-    first = model.bind(tree.take_rows(fixed, 0))
-    method.check(first, tree.take_rows(free, 0), rows)
-    run = _Run()
-    keys = chain_keys(key_chains, num_chains)
-    states, fixed = _run_phases(run, model, method, rows, validation, keys, free, fixed, deadline, progress)
-    result: Result = method.finish(model, states, tree.take_rows(run.kept(), slice(0, num_chains)), fixed)
-    family = jax.tree.map(jnp.asarray, result.family)
+def run_job(job: Job, checkpoint: Checkpoint | None, budget: float | None = None, progress: bool = True) -> Posterior:
+    """Run a job, from where its checkpoint stands if it has one."""
+    deadline = None if budget is None else time.perf_counter() + budget
+    posterior = _fit_job(job, checkpoint, deadline, progress)
+    if job.calibration is not None:
+        posterior = posterior.calibrate(job.calibration)
+    return posterior if checkpoint is None else checkpoint.finish(posterior)
+
+
+def so_far(job: Job, checkpoint: Checkpoint) -> Posterior:
+    """The posterior of what a run had stored when it was cut off; nothing is run."""
+    if isinstance(job.method.start, Method):
+        job = job._replace(method=tree.replace(job.method, start=None), validation=None)
+    if not job.method.anytime:
+        raise StoreError(
+            f"{type(job.method).__name__} was cut off before its end, and half of it is nothing: resume it."
+        )
+    run, states, fixed = _run_phases(job, checkpoint, None, progress=False, go_on=False)
+    run.notes.append(f"unfinished: the store ends after {run.num_steps} steps")
+    posterior = _posterior(job, run, states, fixed, checkpoint.seconds)
+    return posterior if job.calibration is None else posterior.calibrate(job.calibration)
+
+
+def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, progress: bool) -> Posterior:
+    begun = time.perf_counter() - (0.0 if checkpoint is None else checkpoint.seconds)
+    if isinstance(job.method.start, Method):
+        first = job._replace(method=job.method.start, calibration=None)
+        stage = None if checkpoint is None else checkpoint.first_stage(first)
+        started = _fit_job(first, stage, deadline, progress)
+        if stage is not None:
+            stage.finish(started)
+        # The validation rows have served: the first stage stopped on them.
+        job = job._replace(method=tree.replace(job.method, start=started), model=started.model, validation=None)
+    run, states, fixed = _run_phases(job, checkpoint, deadline, progress)
+    return _posterior(job, run, states, fixed, time.perf_counter() - begun)
+
+
+def _posterior(job: Job, run: _Run, states: Any, fixed: Params, seconds: float) -> Posterior:
+    kept = tree.take_rows(run.kept(), slice(0, job.num_chains))
+    result: Result = job.method.finish(job.model, states, kept, fixed)
     receipt = make_receipt(
-        result.model, method, rows, seed, num_chains, run.num_steps, time.perf_counter() - begun, run.notes
+        result.model, job.method, job.rows, job.seed, job.num_chains, run.num_steps, seconds, run.notes
     )
-    return Posterior(result.model, family, method, receipt, run.history(), result.facts or {}, rows.x)
+    family = jax.tree.map(jnp.asarray, result.family)
+    return Posterior(result.model, family, job.method, receipt, run.history(), result.facts or {}, job.rows.x)
 
 
 def _run_phases(
-    run: _Run,
-    model: Model,
-    method: Method,
-    rows: Dataset,
-    validation: Dataset | None,
-    keys: Key,
-    free: Params,
-    fixed: Params,
-    deadline: float | None,
-    progress: bool,
-) -> tuple[Any, Params]:
-    """Run every phase; returns the last states and the fixed weights, [C, ...] without padding chains."""
-    num_chains = keys.shape[0]
-    mesh = chain_mesh(num_chains)
-    keys, free, fixed = _pad_chains((keys, free, fixed), mesh.devices.shape[0])
-    phases = method.plan(rows.num_rows)
+    job: Job, checkpoint: Checkpoint | None, deadline: float | None, progress: bool, go_on: bool = True
+) -> tuple[_Run, Any, Params]:
+    """Run every phase; returns the last states and the fixed weights, [C, ...] without padding chains.
+
+    `go_on=False` stops where the checkpoint does.
+    """
+    method, model, num_rows = job.method, job.model, job.rows.num_rows
+    mesh = chain_mesh(job.num_chains)
+    start = _starts(job, mesh)
+    phases = method.plan(num_rows)
     total_steps = sum(phase.num_steps for phase in phases)
-    batch = replicate(rows.batch(), mesh)
-    chains: Any = None
+    batch = replicate(job.rows.batch(), mesh)
+    run, chains, first_phase, first_record = _Run(), None, 0, 0
     share_begins = time.perf_counter()
     bar_shown = ProgressBar(type(method).__name__, total_steps, progress)
     with bar_shown as bar, _polite_interrupt(run, method.anytime):
         for number, phase in enumerate(phases):
-            layout = _layout(mesh, phase, rows.num_rows, free)
-            extra = _extra(method, model, validation, layout)
+            layout = _layout(mesh, phase, num_rows, start[1])
+            extra = _extra(method, model, job.validation, layout)
             shared = (layout, method, model, batch, replicate(extra, mesh))
-            if chains is None:
-                chains = begin(*shared, keys, free, fixed)
-            phase_deadline = None
-            if deadline is not None and method.anytime:
-                share = sum(earlier.num_steps for earlier in phases[: number + 1]) / total_steps
-                phase_deadline = share_begins + share * (deadline - share_begins)
-            chains = _run_phase(run, shared, number, phase, chains, num_chains, phase_deadline, bar)
+            if chains is None and checkpoint is not None and checkpoint.has_state:
+                template = jax.eval_shape(partial(begin, layout), *shared[1:], *start)
+                chains, first_phase, first_record = checkpoint.restore(run, template, mesh)
+            elif chains is None:
+                chains = begin(*shared, *start)
+            if not go_on:
+                break
+            if number < first_phase:
+                continue
+            place = _Place(number, phase, first_record if number == first_phase else 0, _offset(phases, number))
+            due = _share(phases, number, share_begins, deadline) if method.anytime else None
+            chains = _run_phase(run, shared, place, chains, job.num_chains, due, bar, checkpoint)
             if phase.adapt and not run.stop:
                 chains = _adapt(run, shared, number, phase, chains)
+                if checkpoint is not None:
+                    checkpoint.save(run, chains, number + 1, 0)
             if run.stop:
                 break
-    state = chains.state if validation is None else chains.state.best
-    if chains.key.shape[0] == num_chains:
-        return state, chains.fixed
-    return tree.take_rows((state, chains.fixed), slice(0, num_chains))
+    assert chains is not None
+    state = chains.state if job.validation is None else chains.state.best
+    if chains.key.shape[0] == job.num_chains:
+        return run, state, chains.fixed
+    return run, *tree.take_rows((state, chains.fixed), slice(0, job.num_chains))
+
+
+class _Place(NamedTuple):
+    """Where in a plan a phase stands."""
+
+    number: int
+    phase: Phase
+    first_record: int
+    offset: int  # steps of the phases before
+
+
+def _starts(job: Job, mesh: Any) -> tuple[Key, Params, Params]:
+    """Keys, free and fixed weights of each chain, as many as fill the devices."""
+    key_start, key_chains = jax.random.split(jax.random.key(job.seed))
+    free, fixed = starting_weights(job.model, job.method, job.rows, key_start, job.num_chains)
+    one_free, one_fixed = tree.take_rows((free, fixed), 0)
+    check_shapes(job.model, one_free, one_fixed, job.rows)
+    job.method.check(job.model.bind(one_fixed), one_free, job.rows)
+    return _pad_chains((chain_keys(key_chains, job.num_chains), free, fixed), mesh.devices.shape[0])
+
+
+def _offset(phases: tuple[Phase, ...], number: int) -> int:
+    return sum(phase.num_steps for phase in phases[:number])
+
+
+def _share(phases: tuple[Phase, ...], number: int, begins: float, deadline: float | None) -> float | None:
+    """When the phase's share of the budget is over."""
+    if deadline is None:
+        return None
+    return begins + _offset(phases, number + 1) / _offset(phases, len(phases)) * (deadline - begins)
 
 
 def _run_phase(
     run: _Run,
     shared: Any,
-    number: int,
-    phase: Phase,
+    place: _Place,
     chains: Chains,
     num_chains: int,
     deadline: float | None,
     bar: ProgressBar,
+    checkpoint: Checkpoint | None,
 ) -> Chains:
-    layout = shared[0]
+    layout, phase = shared[0], place.phase
     num_records = -(-phase.num_steps // phase.thin)
-    offset, record, size = run.num_steps, 0, 1
+    record, size = place.first_record, 1
     while record < num_records:
         last = min(record + size, num_records)
         began = time.perf_counter()
-        span = jnp.asarray([record, last, phase.thin, phase.num_steps, offset, number])
+        span = jnp.asarray([record, last, phase.thin, phase.num_steps, place.offset, place.number])
         chains, infos, draws = advance(*shared, chains, span)
         infos = jax.tree.map(np.asarray, infos)  # waits for the device
         seconds = time.perf_counter() - began
         _gather(run, infos, draws, last - record, num_chains)
-        run.num_steps = offset + min(last * phase.thin, phase.num_steps)
+        run.num_steps = place.offset + min(last * phase.thin, phase.num_steps)
         bar.update(run.num_steps, infos._fields[0], float(np.mean(infos[0][:num_chains, last - record - 1])))
         _stop_if_failed(run, chains, num_chains, shared[1])
-        if _is_over(run, chains, num_chains, offset + phase.num_steps, deadline):
+        over = _is_over(run, chains, num_chains, place.offset + phase.num_steps, deadline)
+        if checkpoint is not None and (over or last == num_records or checkpoint.is_due):
+            checkpoint.save(run, chains, place.number, last)
+        if over:
             break
         # The first segment also compiled: it says nothing of the pace.
-        growth = 4.0 if record == 0 else SEGMENT_SECONDS / max(seconds, 1e-6)
+        growth = 4.0 if record == place.first_record else SEGMENT_SECONDS / max(seconds, 1e-6)
         record, size = last, int(np.clip(size * min(growth, 16.0), 1, layout.capacity))
     return chains
 
@@ -226,7 +289,8 @@ def _gather(run: _Run, infos: Any, draws: Params, count: int, num_chains: int) -
 
 def _adapt(run: _Run, shared: Any, number: int, phase: Phase, chains: Chains) -> Chains:
     layout, method, model, data, _ = shared
-    return adapt(layout, method, model, data, chains, run.take_kept(), jnp.asarray([number, phase.num_steps]))
+    kept, run.draws = run.kept(), []
+    return adapt(layout, method, model, data, chains, kept, jnp.asarray([number, phase.num_steps]))
 
 
 def _stop_if_failed(run: _Run, chains: Chains, num_chains: int, method: Method) -> None:
@@ -303,83 +367,3 @@ def _pad_chains(chains: Any, num_devices: int) -> Any:
     num_chains = tree.num_rows(chains)
     padded = -(-num_chains // num_devices) * num_devices
     return chains if padded == num_chains else tree.take_rows(chains, np.minimum(np.arange(padded), num_chains - 1))
-
-
-def _starting_weights(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
-    """(free, fixed) weights of each chain, [C, ...]."""
-    x = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
-    if method.start is None:
-        params = _init_chains(model, chain_keys(key, num_chains), x)
-    elif isinstance(method.start, Posterior):
-        params = method.start.starting_weights(num_chains)
-    else:
-        params = _given_weights(model, method.start, x, num_chains)
-    # A weak type at the start would become a strong one after a step, and compile everything twice.
-    return model.split(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), params))
-
-
-@partial(jax.jit, static_argnames="num_chains")
-def chain_keys(key: Key, num_chains: int) -> Key:
-    """Chain c's key depends on c alone: a chain is the same in any company."""
-    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_chains))
-
-
-@jax.jit
-def _init_chains(model: Model, keys: Key, x: Any) -> Params:
-    return jax.vmap(lambda key: model.init(key, x))(keys)
-
-
-def _given_weights(model: Model, start: Params, x: Any, num_chains: int) -> Params:
-    """Weights the user has: those of the network, or with the likelihood's own under 'likelihood'."""
-    template = jax.eval_shape(model.init, jax.random.key(0), x)
-    given = start if isinstance(start, dict) and set(start) == set(template) else {"network": start}
-    own = model.likelihood.init()
-    if own and "likelihood" not in given:
-        given = {**given, "likelihood": own}
-    if jax.tree.structure(given) != jax.tree.structure(template):
-        raise ValueError(
-            f"start holds the weights {tree.leaf_names(given)}, but the network has {tree.leaf_names(template)}."
-        )
-    for name, got, wanted in zip(
-        tree.leaf_names(template), jax.tree.leaves(given), jax.tree.leaves(template), strict=True
-    ):
-        if jnp.shape(got) != wanted.shape:
-            raise ValueError(f"start has shape {jnp.shape(got)} for {name}; the network has {wanted.shape}.")
-    return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], num_chains, 0), given)
-
-
-def _check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> None:
-    """Outputs must fit the likelihood, and what it describes must fit the targets."""
-    x = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
-    bound = model.bind(fixed)
-    wanted = model.likelihood.num_outputs
-    given = jax.eval_shape(lambda p: model.network.apply(bound.complete(p)["network"], x), free)
-    if given.ndim < 2 or given.shape[-1] != wanted:
-        raise ValueError(
-            f"The network gives outputs of shape {given.shape} for {given.shape[0]} rows; "
-            f"{type(model.likelihood).__name__} takes {wanted} outputs a row, [N, ..., {wanted}]."
-        )
-    sample = jax.eval_shape(lambda p: model.likelihood(bound.outputs(p, x)).sample(jax.random.key(0)), free)
-    described = sample.shape[1:]
-    if described != rows.y.shape[1:]:
-        raise ValueError(
-            f"y has shape {rows.y.shape}, but {type(model.likelihood).__name__} on this network describes targets of "
-            f"shape {('N', *described)}."
-        )
-    if not jax.tree.leaves(free):
-        raise ValueError("Every weight is Fixed; leave at least one free.")
-    jax.eval_shape(model.log_prior, free)  # names a weight that no pattern covers
-
-
-def _check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any) -> None:
-    if not isinstance(model, Model):
-        raise TypeError(f"model is {type(model).__name__}; expected Model(network, likelihood, prior).")
-    if not isinstance(method, Method):
-        hint = f"{method.__name__}()" if isinstance(method, type) else "for instance MAP()"
-        raise TypeError(f"method is {method!r}; expected a method object, {hint}.")
-    if chains is not None and (not isinstance(chains, int) or chains < 1):
-        raise ValueError(f"chains={chains!r} must be a whole number, at least 1.")
-    if budget is not None and not budget > 0:
-        raise ValueError(f"budget={budget} must be above 0 seconds.")
-    if not isinstance(seed, int | np.integer) or seed < 0:
-        raise ValueError(f"seed={seed!r} must be a whole number, at least 0.")

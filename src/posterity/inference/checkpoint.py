@@ -1,0 +1,181 @@
+"""A run on disk: what is fitted to what, the draws and the trace so far, and the whole state of every chain.
+
+Each save adds shards of the draws and records made since the last one, then the state, then the manifest that names
+them; a run killed at any moment resumes from its last manifest and repeats the rest bit for bit, since the key of a
+step depends on its number alone.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from posterity.data.dataset import Dataset
+from posterity.posterior import Posterior, posterior_parts
+from posterity.store import MANIFEST, Reader, StoreError, Writer, encode, fingerprint
+
+SAVE_SECONDS = 2.0
+
+
+class Checkpoint:
+    """The store of one run; `first_stage` gives that of the method it starts from."""
+
+    def __init__(self, writer: Writer, description: dict[str, Any]) -> None:
+        self.writer, self.description = writer, description
+        self.progress: dict[str, Any] | None = None
+        self.seconds = 0.0  # of earlier sessions
+        self._begun = self._saved = time.perf_counter()
+        self._num_shards = 0
+        self._traced = self._kept = 0  # segments of the run that are on disk
+
+    @classmethod
+    def create(cls, folder: Path, job: Any) -> Checkpoint:
+        if (folder / MANIFEST).exists():
+            raise StoreError(
+                f"{folder} holds a run already: go on with resume({str(folder)!r}), or choose a new folder."
+            )
+        writer = Writer(folder)
+        arrays: dict[str, np.ndarray] = {}
+        description = {
+            "model": encode(job.model, arrays, "model"),
+            "method": encode(job.method, arrays, "method"),
+            "rows": encode(_plain(job.rows), arrays, "rows"),
+            "validation": encode(_plain(job.validation), arrays, "validation"),
+            "calibration": encode(job.calibration, arrays, "calibration"),
+            "seed": job.seed,
+            "num_chains": job.num_chains,
+            "fingerprint": fingerprint(tuple(job.rows)),
+            "precision": "float64" if jax.config.jax_enable_x64 else "float32",  # type: ignore[attr-defined]
+        }
+        writer.arrays("job", arrays)
+        made = cls(writer, description)
+        made._write({"progress": None})
+        return made
+
+    @classmethod
+    def reopen(cls, reader: Reader) -> Checkpoint:
+        """Go on writing where a store ends."""
+        writer = Writer(reader.folder)
+        writer.files = dict(reader.files)
+        made = cls(writer, reader.body["run"])
+        made.progress = reader.body["progress"]
+        if made.progress is not None:
+            made.seconds, made._num_shards = made.progress["seconds"], made.progress["num_shards"]
+        return made
+
+    def first_stage(self, job: Any) -> Checkpoint:
+        """The store of the method this run starts from, in a folder of its own."""
+        folder = self.writer.folder / "start"
+        return Checkpoint.reopen(Reader(folder)) if (folder / MANIFEST).exists() else Checkpoint.create(folder, job)
+
+    @property
+    def has_state(self) -> bool:
+        return self.progress is not None
+
+    @property
+    def is_due(self) -> bool:
+        return time.perf_counter() - self._saved > SAVE_SECONDS
+
+    def save(self, run: Any, chains: Any, phase: int, record: int) -> None:
+        """Everything since the last save; after this line a kill loses nothing before it."""
+        if not run.draws:
+            self._kept = 0  # an adaptation used them up
+            for name in [name for name in self.writer.files if name.startswith("draws-")]:
+                self.writer.drop(name.removesuffix(".safetensors"))
+        number = self._num_shards
+        new_trace = [{n: parts[i] for n, parts in run.trace.items()} for i in range(self._traced, _length(run.trace))]
+        if new_trace:
+            joined = {name: np.concatenate([part[name] for part in new_trace], 1) for name in new_trace[0]}
+            self.writer.arrays(f"trace-{number:06d}", joined)
+        if run.draws[self._kept :]:
+            joined = jax.tree.map(lambda *parts: np.concatenate(parts, 1), *run.draws[self._kept :])
+            self.writer.arrays(f"draws-{number:06d}", _numbered(joined))
+        self.writer.arrays(f"state-{number:06d}", _numbered(chains))
+        self.writer.drop(f"state-{number - 1:06d}")
+        self._traced, self._kept, self._num_shards = _length(run.trace), len(run.draws), number + 1
+        self._saved = time.perf_counter()
+        self.progress = {
+            "phase": phase,
+            "record": record,
+            "num_steps": run.num_steps,
+            "notes": run.notes,
+            "num_shards": self._num_shards,
+            "seconds": self.seconds + self._saved - self._begun,
+        }
+        self._write({"progress": self.progress})
+
+    def restore(self, run: Any, template: Any, mesh: Mesh) -> tuple[Any, int, int]:
+        """(chains, phase, record) as saved; fills the run with what it had gathered."""
+        assert self.progress is not None
+        reader = Reader(self.writer.folder)
+        numbers = range(self.progress["num_shards"])
+        for number in numbers:
+            if f"trace-{number:06d}.safetensors" in reader.files:
+                for name, values in reader.arrays(f"trace-{number:06d}").items():
+                    run.trace.setdefault(name, []).append(values)
+            if f"draws-{number:06d}.safetensors" in reader.files:
+                run.draws.append(_unnumbered(reader.arrays(f"draws-{number:06d}"), template.state.params, num_axes=2))
+        run.num_steps, run.notes = self.progress["num_steps"], list(self.progress["notes"])
+        self._traced, self._kept = _length(run.trace), len(run.draws)
+        stored = reader.arrays(f"state-{numbers[-1]:06d}")
+        chains = _unnumbered(stored, template, num_axes=1)
+        chains = jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(mesh, P("chain"))), chains)
+        return chains, self.progress["phase"], self.progress["record"]
+
+    def finish(self, posterior: Posterior) -> Posterior:
+        """Write the posterior beside the run."""
+        arrays: dict[str, np.ndarray] = {}
+        body = posterior_parts(posterior, arrays)
+        self.writer.arrays("posterior", arrays)
+        for name in [name for name in self.writer.files if name.startswith("draws-")]:
+            self.writer.drop(name.removesuffix(".safetensors"))  # the posterior holds them now
+        self._write({"progress": self.progress, "posterior": body})
+        return posterior
+
+    def _write(self, body: dict[str, Any]) -> None:
+        self.writer.manifest({"run": self.description, **body})
+
+
+def _plain(rows: Dataset | None) -> Any:
+    return None if rows is None else tuple(rows)
+
+
+def _length(trace: dict[str, list[np.ndarray]]) -> int:
+    return len(next(iter(trace.values()))) if trace else 0
+
+
+def _numbered(values: Any) -> dict[str, np.ndarray]:
+    """Leaves by their place; keys as the numbers they are made of."""
+    return {f"{i:04d}": np.asarray(_key_data(leaf)) for i, leaf in enumerate(jax.tree.leaves(values))}
+
+
+def _unnumbered(stored: dict[str, np.ndarray], template: Any, num_axes: int) -> Any:
+    """Leaves back into the tree they came from, `num_axes` axes in front of what one chain has."""
+    leaves, structure = jax.tree.flatten(template)
+    if len(leaves) != len(stored):
+        raise StoreError("The stored state is that of another model or method; pass the ones the run began with.")
+    made = []
+    for i, leaf in enumerate(leaves):
+        values = stored[f"{i:04d}"]
+        # Another number of devices pads to another number of chains.
+        values = values[np.minimum(np.arange(leaf.shape[0]), len(values) - 1)]
+        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+            made.append(jax.random.wrap_key_data(jnp.asarray(values)))
+            continue
+        if values.shape[num_axes:] != leaf.shape[1:]:
+            raise StoreError(f"The store holds an array of shape {values.shape} where {leaf.shape} belongs.")
+        made.append(values.astype(leaf.dtype))
+    return jax.tree.unflatten(structure, made)
+
+
+def _key_data(leaf: Any) -> Any:
+    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
+        return jax.random.key_data(leaf)
+    return leaf

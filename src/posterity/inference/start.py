@@ -1,0 +1,97 @@
+"""Before the first step: where chains begin, and whether everything the user gave fits together."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity import tree
+from posterity.data.dataset import Dataset
+from posterity.inference.method import Method
+from posterity.model import Model
+from posterity.posterior import Posterior
+from posterity.types import Key, Params
+
+
+def starting_weights(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
+    """(free, fixed) weights of each chain, [C, ...]."""
+    x = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
+    if method.start is None:
+        params = _init_chains(model, chain_keys(key, num_chains), x)
+    elif isinstance(method.start, Posterior):
+        params = method.start.starting_weights(num_chains)
+    else:
+        params = _given_weights(model, method.start, x, num_chains)
+    # A weak type at the start would become a strong one after a step, and compile everything twice.
+    return model.split(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), params))
+
+
+@partial(jax.jit, static_argnames="num_chains")
+def chain_keys(key: Key, num_chains: int) -> Key:
+    """Chain c's key depends on c alone: a chain is the same in any company."""
+    return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_chains))
+
+
+@jax.jit
+def _init_chains(model: Model, keys: Key, x: Any) -> Params:
+    return jax.vmap(lambda key: model.init(key, x))(keys)
+
+
+def _given_weights(model: Model, start: Params, x: Any, num_chains: int) -> Params:
+    """Weights the user has: those of the network, or with the likelihood's own under 'likelihood'."""
+    template = jax.eval_shape(model.init, jax.random.key(0), x)
+    given = start if isinstance(start, dict) and set(start) == set(template) else {"network": start}
+    own = model.likelihood.init()
+    if own and "likelihood" not in given:
+        given = {**given, "likelihood": own}
+    if jax.tree.structure(given) != jax.tree.structure(template):
+        raise ValueError(
+            f"start holds the weights {tree.leaf_names(given)}, but the network has {tree.leaf_names(template)}."
+        )
+    for name, got, wanted in zip(
+        tree.leaf_names(template), jax.tree.leaves(given), jax.tree.leaves(template), strict=True
+    ):
+        if jnp.shape(got) != wanted.shape:
+            raise ValueError(f"start has shape {jnp.shape(got)} for {name}; the network has {wanted.shape}.")
+    return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], num_chains, 0), given)
+
+
+def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> None:
+    """Outputs must fit the likelihood, and what it describes must fit the targets."""
+    x = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
+    bound = model.bind(fixed)
+    wanted = model.likelihood.num_outputs
+    given = jax.eval_shape(lambda p: model.network.apply(bound.complete(p)["network"], x), free)
+    if given.ndim < 2 or given.shape[-1] != wanted:
+        raise ValueError(
+            f"The network gives outputs of shape {given.shape} for {given.shape[0]} rows; "
+            f"{type(model.likelihood).__name__} takes {wanted} outputs a row, [N, ..., {wanted}]."
+        )
+    sample = jax.eval_shape(lambda p: model.likelihood(bound.outputs(p, x)).sample(jax.random.key(0)), free)
+    described = sample.shape[1:]
+    if described != rows.y.shape[1:]:
+        raise ValueError(
+            f"y has shape {rows.y.shape}, but {type(model.likelihood).__name__} on this network describes targets of "
+            f"shape {('N', *described)}."
+        )
+    if not jax.tree.leaves(free):
+        raise ValueError("Every weight is Fixed; leave at least one free.")
+    jax.eval_shape(model.log_prior, free)  # names a weight that no pattern covers
+
+
+def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any) -> None:
+    if not isinstance(model, Model):
+        raise TypeError(f"model is {type(model).__name__}; expected Model(network, likelihood, prior).")
+    if not isinstance(method, Method):
+        hint = f"{method.__name__}()" if isinstance(method, type) else "for instance MAP()"
+        raise TypeError(f"method is {method!r}; expected a method object, {hint}.")
+    if chains is not None and (not isinstance(chains, int) or chains < 1):
+        raise ValueError(f"chains={chains!r} must be a whole number, at least 1.")
+    if budget is not None and not budget > 0:
+        raise ValueError(f"budget={budget} must be above 0 seconds.")
+    if not isinstance(seed, int | np.integer) or seed < 0:
+        raise ValueError(f"seed={seed!r} must be a whole number, at least 0.")

@@ -1,0 +1,265 @@
+"""The store: what comes back is what went in, a killed run resumes bit for bit, and damage is refused in words."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+
+from posterity import (
+    HMC,
+    MAP,
+    DeepEnsemble,
+    Gaussian,
+    GaussianLearnedNoise,
+    Laplace,
+    Model,
+    Normal,
+    fit,
+    from_function,
+    load,
+    mlp,
+    resume,
+    scale_mixture,
+)
+from posterity.store import StoreError, Writer, decode, encode
+
+RNG = np.random.default_rng(0)
+X = RNG.normal(size=(40, 2))
+Y = np.sin(X[:, 0]) + 0.1 * RNG.normal(size=40)
+MODEL = Model(mlp((4,)), GaussianLearnedNoise(0.2), {"*bias": Normal(0.0, 1.0), "*": scale_mixture()})
+
+
+def same(a, b):
+    leaves = zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True)
+    return all(np.array_equal(left, right) for left, right in leaves)
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory):
+    """A finished ensemble, in memory and on disk."""
+    folder = tmp_path_factory.mktemp("store") / "run"
+    method = DeepEnsemble(num_members=2, num_steps=60, batch_size=16)
+    return fit(MODEL, method, (X, Y), holdout=0.25, store=folder), folder
+
+
+def test_values_survive_the_trip():
+    arrays = {}
+    value = {"a": (1, 2.5, None, "x", True), "b": np.arange(3.0), "m": MODEL, "h": HMC(num_draws=7, step_size=0.1)}
+    back = decode(json.loads(json.dumps(encode(value, arrays, "root"))), arrays)
+    assert back["a"] == (1, 2.5, None, "x", True)
+    assert back["h"] == HMC(num_draws=7, step_size=0.1)
+    assert back["m"].network == MODEL.network
+    np.testing.assert_array_equal(back["b"], np.arange(3.0))
+    params = MODEL.init(jax.random.key(0), jnp.asarray(X))
+    np.testing.assert_array_equal(back["m"].log_prior(params), MODEL.log_prior(params))
+
+
+def test_a_stored_run_equals_one_in_memory_and_loads_again(saved):
+    posterior, folder = saved
+    method = DeepEnsemble(num_members=2, num_steps=60, batch_size=16)
+    assert same(posterior.family, fit(MODEL, method, (X, Y), holdout=0.25).family)
+    back = load(folder)
+    assert same(back.family, posterior.family)
+    assert back.receipt == posterior.receipt
+    assert back.method == posterior.method
+    np.testing.assert_array_equal(back.predict(X).mean, posterior.predict(X).mean)
+    np.testing.assert_array_equal(back.predict(X).ood, posterior.predict(X).ood)
+    np.testing.assert_array_equal(back.trace["loss"], posterior.trace["loss"])
+
+
+def test_save_and_load_a_gaussian_family(tmp_path):
+    model = Model(mlp((3,), activation="tanh"), Gaussian(0.1), Normal(0.0, 1.0))
+    posterior = fit(model, Laplace(start=MAP(num_steps=50)), (X, Y))
+    posterior.save(tmp_path / "laplace")
+    back = load(tmp_path / "laplace")
+    np.testing.assert_allclose(back.predict(X).std, posterior.predict(X).std, rtol=1e-6)
+    assert back.facts["log_evidence"] == pytest.approx(posterior.facts["log_evidence"])
+    with pytest.raises(StoreError, match="choose a new folder"):
+        posterior.save(tmp_path / "laplace")
+
+
+def test_a_network_of_ones_own_is_passed_again_and_recognised(tmp_path):
+    def made(factor):
+        return Model(
+            from_function(
+                lambda key, x: {"w": jax.random.normal(key, (2, 1))}, lambda params, x: factor * x @ params["w"]
+            ),
+            Gaussian(0.3),
+            dist.Normal(0.0, 1.0),
+        )
+
+    posterior = fit(made(1.0), MAP(num_steps=20), (X, Y))
+    posterior.save(tmp_path / "own")
+    with pytest.raises(StoreError, match=r"could not hold model/network.*load\(path, model\)"):
+        load(tmp_path / "own")
+    np.testing.assert_array_equal(load(tmp_path / "own", made(1.0)).predict(X).mean, posterior.predict(X).mean)
+    with pytest.raises(StoreError, match="other outputs"):
+        load(tmp_path / "own", made(2.0))
+    with pytest.raises(StoreError, match="does not take the stored weights"):
+        load(tmp_path / "own", Model(mlp((3,)), Gaussian(0.3), dist.Normal(0.0, 1.0)))
+
+
+RUN = """
+import sys
+sys.path.insert(0, {tests!r})
+import conftest
+from test_store import MODEL, METHOD, X, Y
+from posterity import fit, resume
+from posterity.inference import checkpoint
+checkpoint.SAVE_SECONDS = 0.0
+from posterity.inference import driver
+driver.SEGMENT_SECONDS = 0.02
+folder = sys.argv[1]
+import os
+if os.path.exists(os.path.join(folder, "manifest.json")):
+    resume(folder, progress=False)
+else:
+    fit(MODEL, METHOD, (X, Y), store=folder, progress=False)
+print("finished")
+"""
+METHOD = HMC(
+    num_draws=400, num_burn_in=100, step_size=0.02, trajectory_length=0.4, start=MAP(num_steps=300, batch_size=8)
+)
+
+
+def run_and_kill(folder, seconds):
+    """Run or resume in another process; kill it without warning after some seconds of work. True if it finished."""
+    code = RUN.format(tests=os.path.dirname(__file__))
+    began = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True) as process:
+        while process.poll() is None:
+            begun_writing = (folder / "manifest.json").exists()
+            if seconds is not None and begun_writing and time.monotonic() - began > seconds:
+                process.send_signal(signal.SIGKILL)
+            time.sleep(0.05)
+        return "finished" in process.communicate()[0]
+
+
+def kill_many(folder, kills, seed):
+    rng = np.random.default_rng(seed)
+    finished, count = False, 0
+    while not finished and count < kills:
+        finished = run_and_kill(folder, float(rng.uniform(6, 16)))
+        count += not finished
+    while not finished:
+        finished = run_and_kill(folder, None)
+    return count
+
+
+def check_killed_run(folder, kills):
+    whole = fit(MODEL, METHOD, (X, Y), progress=False)
+    assert kill_many(folder, kills, seed=1) > 0
+    back = load(folder)
+    assert same(back.family, whole.family)
+    assert all(np.array_equal(back.trace[name], whole.trace[name]) for name in whole.trace)
+
+
+def test_a_run_killed_three_times_equals_the_uninterrupted_one(tmp_path):
+    check_killed_run(tmp_path / "run", kills=3)
+
+
+@pytest.mark.long
+def test_a_run_killed_twenty_times_equals_the_uninterrupted_one(tmp_path):
+    check_killed_run(tmp_path / "run", kills=20)
+
+
+def test_a_budgeted_run_is_readable_and_its_data_are_checked(tmp_path, monkeypatch):
+    class StopError(Exception):
+        pass
+
+    from posterity.inference.checkpoint import Checkpoint
+
+    save = Checkpoint.save
+
+    def save_then_stop(self, *arguments):
+        save(self, *arguments)
+        if self.progress["num_steps"] > 120:
+            raise StopError
+
+    monkeypatch.setattr(Checkpoint, "save", save_then_stop)
+    monkeypatch.setattr("posterity.inference.checkpoint.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("posterity.inference.driver.SEGMENT_SECONDS", 0.01)
+    method = HMC(num_draws=300, num_burn_in=100, step_size=0.02, trajectory_length=0.4)
+    with pytest.raises(StopError):
+        fit(MODEL, method, (X, Y), store=tmp_path / "run")
+    monkeypatch.setattr(Checkpoint, "save", save)
+    part = load(tmp_path / "run")
+    assert 0 < part.family.num_draws < 1200
+    assert "unfinished" in part.receipt.notes[0]
+    with pytest.raises(StoreError, match="not the rows"):
+        resume(tmp_path / "run", data=(X + 1, Y))
+    with pytest.raises(StoreError, match=r"holds a run already.*resume"):
+        fit(MODEL, method, (X, Y), store=tmp_path / "run")
+    with jax.enable_x64(True), pytest.raises(StoreError, match="float32"):
+        resume(tmp_path / "run")
+    whole = resume(tmp_path / "run", data=(X, Y))
+    assert whole.family.num_draws == 1200
+    first = jax.tree.leaves(part.family.draws)[0]
+    np.testing.assert_array_equal(jax.tree.leaves(whole.family.draws)[0][:, : first.shape[1]], first)
+
+
+def test_an_unwritable_or_full_place_is_said_and_nothing_is_lost(saved, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="Cannot make the folder"):
+        Writer(tmp_path / "file" / "store")
+    posterior, _ = saved
+    writer = Writer(tmp_path / "disk")
+    writer.arrays("one", {"a": np.ones(3)})
+    writer.manifest({"posterior": None})
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StoreError, match=r"No space left.*whole and readable"):
+        writer.arrays("two", {"a": np.ones(3)})
+    assert sorted(path.name for path in (tmp_path / "disk").iterdir()) == ["manifest.json", "one.safetensors"]
+    del posterior
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "posterior.safetensors"])
+def test_mutations_are_refused_or_harmless(saved, tmp_path, name):
+    """A flipped byte, a truncation, an insertion: refused in words, or the very same numbers."""
+    posterior, folder = saved
+    rng = np.random.default_rng(0)
+    for trial in range(40):
+        copy = tmp_path / f"{trial}"
+        shutil.copytree(folder, copy)
+        content = bytearray((copy / name).read_bytes())
+        place = int(rng.integers(len(content)))
+        kind = trial % 3
+        if kind == 0:
+            content[place] ^= 1 << int(rng.integers(8))
+        elif kind == 1:
+            del content[place:]
+        else:
+            content.insert(place, int(rng.integers(256)))
+        (copy / name).write_bytes(bytes(content))
+        try:
+            back = load(copy)
+        except StoreError:
+            continue
+        assert same(back.family, posterior.family)
+
+
+def test_other_formats_and_missing_files_are_refused(saved, tmp_path):
+    _, folder = saved
+    with pytest.raises(StoreError, match="no store"):
+        load(tmp_path)
+    shutil.copytree(folder, tmp_path / "newer")
+    Writer(tmp_path / "newer").manifest({"format": 99})
+    with pytest.raises(StoreError, match=r"newer.*pip install -U"):
+        load(tmp_path / "newer")
+    shutil.copytree(folder, tmp_path / "less")
+    (tmp_path / "less" / "posterior.safetensors").unlink()
+    with pytest.raises(StoreError, match="missing or damaged"):
+        load(tmp_path / "less")
