@@ -5,9 +5,10 @@ W is the mean variance within chains, B / n the variance of the means of chains 
     R-hat = sqrt(v / W)                      1 where chains agree; of halves of chains, so that a drift shows too
     ESS   = C n / tau,  tau = -1 + 2 sum_k P_k,  P_k = rho_2k + rho_2k+1,  rho_t = 1 - (W - mean_c acov_ct) / v
 
-with the sum over Geyer's initial sequence: the P_k before the first that is not positive, made monotone. Rank-normalised:
-of z = Phi^-1((rank - 3/8) / (S + 1/4)), which exists for any distribution. R-hat is the larger of that of the draws and
-of their distances to the median; the tail's ESS the smaller of those of I(draw <= q), q the 5 % and 95 % quantiles.
+with the sum over Geyer's initial sequence: the P_k before the first that is not positive, made monotone. In place of
+draws, z = Phi^-1((rank - 3/8) / (S + 1/4)), whose moments exist for any distribution. R-hat is the larger of that of
+the draws and of their distances to the median; the tail's ESS the smaller of those of I(draw <= q), q the 5 % and 95 %
+quantiles.
 
 arviz-stats has the same numbers (the tests compare), one quantity at a time and with R-hat for two chains or more.
 """
@@ -48,7 +49,7 @@ def r_hat(draws: np.ndarray) -> np.ndarray:
 
 
 def standard_error(draws: Any, xp: Any = np) -> Any:
-    """Monte Carlo standard error of the mean over all draws of all chains; `xp` is numpy, or jax.numpy inside a program.
+    """Monte Carlo standard error of the mean over all draws; `xp` is numpy, or jax.numpy inside a program.
 
     From the effective number of draws; for chains of fewer than SHORT draws from the spread of the chains' means, and
     NaN for one such chain, which cannot tell.
@@ -60,6 +61,24 @@ def standard_error(draws: Any, xp: Any = np) -> Any:
     if num_chains == 1:
         return xp.full(draws.shape[2:], xp.nan, dtype=draws.dtype)
     return draws.mean(1).std(0, ddof=1) / num_chains**0.5
+
+
+def e_bfmi(energies: np.ndarray) -> np.ndarray:
+    """mean (E_t - E_t-1)^2 / var E of each chain, [C, D] -> [C] (Betancourt 2016); NaN for a constant energy."""
+    spread = energies.var(1, ddof=1)
+    return np.square(np.diff(energies, axis=1)).mean(1) / np.where(spread > 0, spread, np.nan)
+
+
+def find_odd_chain(draws: np.ndarray, threshold: float, share: float, max_quantities: int = 50) -> int | None:
+    """The one chain without which R-hat is under a threshold for a share of the quantities where it is not with it."""
+    flat = draws.reshape(*draws.shape[:2], -1)
+    found = r_hat(flat)
+    worst = [i for i in np.argsort(-np.nan_to_num(found), kind="stable")[:max_quantities] if found[i] >= threshold]
+    if len(draws) < 3 or not worst:
+        return None  # of two chains that disagree, either may be the odd one
+    without = [np.mean(r_hat(np.delete(flat[:, :, worst], chain, 0)) < threshold) for chain in range(len(draws))]
+    alone = np.flatnonzero(np.asarray(without) >= share)
+    return int(alone[0]) if len(alone) == 1 else None
 
 
 def split(draws: Any, xp: Any = np) -> Any:

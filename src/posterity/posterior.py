@@ -12,8 +12,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity import tree
+from posterity import diagnostics, tree
 from posterity.data.dataset import Dataset, check_inputs
+from posterity.diagnosis import Diagnosis
 from posterity.model import Model
 from posterity.outofdistribution import SCORES, Calibration, FeatureDistance, Score, feature_distance
 from posterity.prediction import Prediction
@@ -130,6 +131,10 @@ class Posterior:
             self.model, self.family, jax.random.key(seed), inputs, self._choose(num_draws), closed, memory
         )
         return Prediction(stream, self.calibration)
+
+    def diagnose(self, x: Any, *, seed: int = 0, memory: int = DEFAULT_MEMORY) -> Diagnosis:
+        """Whether the chains agree on what they predict at rows x, in numbers and, printed, in words."""
+        return diagnostics.diagnose(self, x, seed=seed, memory=memory)
 
     def calibrate(self, x: Any, score: Score | None = None) -> Posterior:
         """The same posterior with out-of-distribution p-values, from rows it was not trained on.

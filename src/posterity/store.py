@@ -179,7 +179,7 @@ def decode(stored: Any, arrays: dict[str, np.ndarray]) -> Any:
     if not isinstance(stored, dict):
         return stored
     kind = next((kind for kind in KINDS if kind in stored), "none of them")
-    content = stored.get(kind)
+    content: Any = stored.get(kind)
     if kind == "array":
         return arrays[content]
     if kind == "dict":

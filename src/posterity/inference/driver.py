@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -34,9 +35,14 @@ from posterity.posterior import Posterior, make_receipt
 from posterity.store import StoreError
 from posterity.types import Key, Params, Phase
 
+MAX_RESTARTS = 2
 SEGMENT_SECONDS = 1.0
 SEGMENT_RECORDS = 1024
 SEGMENT_BYTES = 64 * 2**20  # of kept draws on the device at a time
+
+
+class StuckError(RuntimeError):
+    """No chain came out of its warm-up; the message says what to try."""
 
 
 class NonFiniteError(FloatingPointError):
@@ -57,6 +63,7 @@ class _Run:
     num_steps: int = 0
     stop: bool = False
     interrupted: bool = False
+    stuck: np.ndarray | None = None  # [C] chains that no restart could free
 
     def history(self) -> dict[str, np.ndarray]:
         return {name: np.concatenate(parts, axis=1) for name, parts in self.trace.items()}
@@ -161,6 +168,10 @@ def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, pr
 
 def _posterior(job: Job, run: _Run, states: Any, fixed: Params, seconds: float) -> Posterior:
     kept = tree.take_rows(run.kept(), slice(0, job.num_chains))
+    if run.stuck is not None and run.stuck.any():
+        _leave_out(run)
+        states, kept, fixed = tree.take_rows((states, kept, fixed), ~run.stuck)
+        job = job._replace(num_chains=int((~run.stuck).sum()))
     result: Result = job.method.finish(job.model, states, kept, fixed)
     receipt = make_receipt(
         result.model, job.method, job.rows, job.seed, job.num_chains, run.num_steps, seconds, run.notes
@@ -202,6 +213,8 @@ def _run_phases(
             place = _Place(number, phase, first_record if number == first_phase else 0, _offset(phases, number))
             due = _share(phases, number, share_begins, deadline) if method.anytime else None
             chains = _run_phase(run, shared, place, chains, job.num_chains, due, bar, checkpoint)
+            if number == 0 and not run.stop:
+                chains = _restart_stuck(job, run, shared, place, chains, bar)
             if phase.adapt and not run.stop:
                 chains = _adapt(run, shared, number, phase, chains)
                 if checkpoint is not None:
@@ -215,6 +228,35 @@ def _run_phases(
     return run, *tree.take_rows((state, chains.fixed), slice(0, job.num_chains))
 
 
+def _restart_stuck(job: Job, run: _Run, shared: Any, place: _Place, chains: Chains, bar: ProgressBar) -> Chains:
+    """Start chains that warm-up shows to be stuck again from a fresh start, at most MAX_RESTARTS times.
+
+    Nothing of it is stored before it is over: a run killed meanwhile finds the same chains stuck and does it again.
+    """
+    stuck = job.method.stuck(run.history()) if place.phase.num_steps else None
+    for attempt in range(1, MAX_RESTARTS + 1):
+        if stuck is None or not stuck.any():
+            return chains
+        again = _Run(num_steps=run.num_steps)
+        fresh = begin(*shared, *_starts(job, shared[0].mesh, attempt))
+        fresh = _run_phase(again, shared, place._replace(first_record=0), fresh, job.num_chains, None, bar, None)
+        chains = jax.tree.map(partial(_take_stuck, stuck), chains, fresh)
+        pairs = {name: (values, again.history()[name]) for name, values in run.history().items()}
+        run.trace = {name: [np.where(stuck[:, None], new, old)] for name, (old, new) in pairs.items()}
+        names = ", ".join(map(str, np.flatnonzero(stuck)))
+        run.notes.append(f"chain {names} was stuck in warm-up and started afresh (attempt {attempt})")
+        stuck = job.method.stuck(run.history())
+    run.stuck = stuck
+    return chains
+
+
+def _take_stuck(stuck: np.ndarray, old: Any, fresh: Any) -> Any:
+    """The fresh rows for stuck chains; chains that only fill the devices stay as they are."""
+    rows = np.arange(old.shape[0])
+    rows[: len(stuck)] += old.shape[0] * stuck
+    return jnp.concatenate([old, fresh])[rows]
+
+
 class _Place(NamedTuple):
     """Where in a plan a phase stands."""
 
@@ -224,14 +266,30 @@ class _Place(NamedTuple):
     offset: int  # steps of the phases before
 
 
-def _starts(job: Job, mesh: Any) -> tuple[Key, Params, Params]:
-    """Keys, free and fixed weights of each chain, as many as fill the devices."""
-    key_start, key_chains = jax.random.split(jax.random.key(job.seed))
+def _starts(job: Job, mesh: Any, attempt: int = 0) -> tuple[Key, Params, Params]:
+    """Keys, free and fixed weights of each chain, as many as fill the devices; other ones at another attempt."""
+    key = jax.random.key(job.seed)
+    key_start, key_chains = jax.random.split(key if attempt == 0 else jax.random.fold_in(key, attempt))
     free, fixed = starting_weights(job.model, job.method, job.rows, key_start, job.num_chains)
     one_free, one_fixed = tree.take_rows((free, fixed), 0)
     check_shapes(job.model, one_free, one_fixed, job.rows)
     job.method.check(job.model.bind(one_fixed), one_free, job.rows)
     return _pad_chains((chain_keys(key_chains, job.num_chains), free, fixed), mesh.devices.shape[0])
+
+
+def _leave_out(run: _Run) -> None:
+    """Say which chains stayed stuck: they are no draws from the posterior, and would ruin its averages."""
+    assert run.stuck is not None
+    names = ", ".join(map(str, np.flatnonzero(run.stuck)))
+    if run.stuck.all():
+        raise StuckError(
+            f"Every chain stayed stuck in warm-up after {MAX_RESTARTS} fresh starts. Start from an optimum "
+            "(start=MAP()), give the scale of a heteroscedastic likelihood a floor, or narrow the prior."
+        )
+    message = f"chain {names} stayed stuck after {MAX_RESTARTS} fresh starts and is left out of the posterior"
+    warnings.warn(message, stacklevel=2)
+    run.notes.append(message)
+    run.trace = {name: [values[~run.stuck]] for name, values in run.history().items()}
 
 
 def _offset(phases: tuple[Phase, ...], number: int) -> int:

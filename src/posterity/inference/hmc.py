@@ -113,6 +113,9 @@ class HMC(Method):
                     "units of weights; then every weight has unit mass."
                 )
 
+    def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
+        return adaptation.stuck_chains(trace) if self.step_size is None else None
+
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
 

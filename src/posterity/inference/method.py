@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from posterity.data.dataset import Dataset
 from posterity.types import Family, Kernel, Params, Phase
 
@@ -34,6 +36,14 @@ class Method:
 
     def check(self, model: Any, params: Params, data: Dataset) -> None:
         """Refuse, with a remedy, what this method cannot do; called once before anything is compiled."""
+
+    def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
+        """Which chains [C] the trace of the first phase [C, R] shows to be stuck: they are started afresh.
+
+        None for methods whose chains cannot be.
+        """
+        del trace
+        return None
 
     def kernel(self, model: Any) -> Kernel:
         """One chain, one step, for a model whose fixed weights are bound."""

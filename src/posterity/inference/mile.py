@@ -56,7 +56,7 @@ class MILEState(NamedTuple):
     step_size: Array
     length: Array  # L
     largest: Array  # step size allowed
-    averages: tuple[Array, Array]  # A and B of phase I
+    averages: tuple[Array, Array]  # A e^6 and B of phase I
     dual: adaptation.DualAveraging | None  # where the adjusted variant tunes its step size
 
 
@@ -130,7 +130,9 @@ class MILE(Method):
     def check(self, model: Model, params: Params, data: Dataset) -> None:
         del model, data
         if tree.size(params) < 2:
-            raise ValueError("MILE moves at unit speed on a sphere and needs two free weights or more: use HMC or NUTS.")
+            raise ValueError(
+                "MILE moves at unit speed on a sphere and needs two free weights or more: use HMC or NUTS."
+            )
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
@@ -159,9 +161,7 @@ def _kernel(method: MILE, model: Model) -> Kernel:
             step_size = adaptation.first_step_size(energy_drop_of, jnp.asarray(np.sqrt(flat.size) / 4, float))
         step_size, zero = jnp.asarray(step_size, float), jnp.zeros((), float)
         dual = adaptation.begin(step_size) if method.adjusted and method.step_size is None else None
-        return MILEState(
-            params, velocity, gradient, rows, step_size, length, zero + jnp.inf, (zero, zero), dual
-        )
+        return MILEState(params, velocity, gradient, rows, step_size, length, zero + jnp.inf, (zero, zero), dual)
 
     def step(key: Key, state: MILEState, batch: Batch, clock: Clock) -> tuple[MILEState, MILEInfo]:
         return _step(method, model, key, state, batch, clock)
@@ -178,46 +178,47 @@ def _step(
 ) -> tuple[MILEState, MILEInfo]:
     key_velocity, key_accept = jax.random.split(key)
     tuning = clock.phase < (3 if method.tunes else 1)
-    adjusting = ~tuning if method.tunes else jnp.asarray(True)  # looked at by the adjusted variant alone
+    adjusting = jnp.asarray(method.adjusted) & (~tuning if method.tunes else True)
     flat, unravel = ravel_pytree(state.params)
-    step_size = state.step_size
-    if state.dual is not None:
-        step_size = jnp.where(adjusting, adaptation.current(state.dual, clock.phase == 3), step_size)
     noise = jax.random.normal(key_velocity, flat.shape, flat.dtype)
-    velocity, num_steps = state.velocity, jnp.ones((), int)
-    if method.adjusted:
-        velocity = jnp.where(adjusting, _unit(noise), velocity)
-        num_steps = jnp.where(adjusting, _trajectory_steps(method, state.length, step_size, clock), 1)
-    begin = Point(flat, velocity, state.gradient, state.log_likelihood)
+    # An adjusted trajectory begins with a fresh velocity and has no noise after it: either way it serves once.
+    begin = Point(flat, jnp.where(adjusting, _unit(noise), state.velocity), state.gradient, state.log_likelihood)
+    step_size, num_steps = _settings(method, state, adjusting, clock)
     end, stretch = _integrate(method, _slope(model, batch, state.params), begin, step_size, num_steps)
     change = _energy_change(model, batch, state.params, begin, end, stretch)
     diverged = ~((jnp.abs(change) < DIVERGENCE) & jnp.all(jnp.isfinite(end.gradient)))
-    acceptance, accepted = jnp.ones_like(change), jnp.asarray(True)
-    if method.adjusted:
-        chance = jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(-change, 0.0)))
-        acceptance = jnp.where(adjusting, chance, 1.0)
-        accepted = jax.random.uniform(key_accept, dtype=acceptance.dtype) < acceptance
+    acceptance = jnp.where(adjusting, jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(-change, 0.0))), 1.0)
     # Tuning may try a step too long and take it back; later an unadjusted chain that fails must be seen to fail.
-    accepted &= ~(diverged & tuning)
-    change = jnp.where(diverged & (tuning | method.adjusted), DIVERGENCE, change)
-    kept = tree.select(accepted, end, begin._replace(velocity=-velocity))
+    taken_back = diverged & (tuning | adjusting)
+    accepted = (jax.random.uniform(key_accept, dtype=acceptance.dtype) < acceptance) & ~taken_back
+    change = jnp.where(taken_back, DIVERGENCE, change)
+    kept = tree.select(accepted, end, begin._replace(velocity=-begin.velocity))
     spread = jnp.sqrt(jnp.expm1(2 * step_size / state.length) / flat.size).astype(flat.dtype)
+    velocity = _unit(kept.velocity + jnp.where(adjusting, 0.0, spread) * noise)
     new = state._replace(
-        params=unravel(kept.position),
-        velocity=_unit(kept.velocity + spread * noise),
-        gradient=kept.gradient,
-        log_likelihood=kept.log_likelihood,
+        params=unravel(kept.position), velocity=velocity, gradient=kept.gradient, log_likelihood=kept.log_likelihood
     )
-    new = _tune(method, new, change, diverged, acceptance, flat.size, clock)
     log_likelihood, log_prior = weighted_sum(new.log_likelihood, batch.weight), model.log_prior(new.params)
     facts = (acceptance, accepted, diverged, step_size, 2 * num_steps, log_likelihood, log_prior, change, state.length)
     info = MILEInfo(model.temper(log_likelihood, log_prior), *(jnp.asarray(fact, float) for fact in facts))
-    return new, info
+    return _tune(method, new, change, diverged, acceptance, flat.size, clock), info
 
 
-def _integrate(
-    method: MILE, slope: Any, begin: Point, step_size: Array, num_steps: Array
-) -> tuple[Point, Array]:
+def _settings(method: MILE, state: MILEState, adjusting: Array, clock: Clock) -> tuple[Array, Array]:
+    """Step size and number of steps: one, or an adjusted trajectory's."""
+    step_size, num_steps = state.step_size, jnp.ones((), int)
+    if not method.adjusted:
+        return step_size, num_steps
+    if state.dual is not None:
+        step_size = jnp.where(adjusting, adaptation.current(state.dual, clock.phase == 3), step_size)
+    # As in HMC: a Weyl sequence of the step's number, so that members of like settings run side by side.
+    uniform = (clock.step.astype(jnp.uint32) * jnp.uint32(hmc.WEYL)).astype(float) / 2.0**32
+    quotient = jnp.ceil(state.length * (1 + JITTER * (2 * uniform - 1)) / step_size)
+    along = jnp.clip(jnp.minimum(quotient, 2.0**30).astype(int), 1, method.max_trajectory)
+    return step_size, jnp.where(adjusting, along, num_steps)
+
+
+def _integrate(method: MILE, slope: Any, begin: Point, step_size: Array, num_steps: Array) -> tuple[Point, Array]:
     """The end of a trajectory, and the log of how much it stretched volume."""
     if not method.adjusted:
         return isokinetic_step(slope, begin, step_size)
@@ -275,13 +276,6 @@ def _energy_change(model: Model, batch: Batch, params: Params, begin: Point, end
     return (stretch - hmc.energy_drop(model, batch, *ends)).astype(float)
 
 
-def _trajectory_steps(method: MILE, length: Array, step_size: Array, clock: Clock) -> Array:
-    # As in HMC: a Weyl sequence of the step's number, so that members of like settings run side by side.
-    uniform = (clock.step.astype(jnp.uint32) * jnp.uint32(hmc.WEYL)).astype(float) / 2.0**32
-    quotient = jnp.ceil(length * (1 + JITTER * (2 * uniform - 1)) / step_size)
-    return jnp.clip(jnp.minimum(quotient, 2.0**30).astype(int), 1, method.max_trajectory)
-
-
 def _tune(
     method: MILE, state: MILEState, change: Array, diverged: Array, acceptance: Array, size: int, clock: Clock
 ) -> MILEState:
@@ -293,12 +287,14 @@ def _tune(
     xi = jnp.square(change) / (size * target) + 1e-8
     # A step that was taken back has told its tale: through the cap alone.
     weight = jnp.where(diverged, 0.0, jnp.exp(-jnp.square(jnp.log(xi) / (6 * TRUST)) / 2))
-    errors = MEMORY * state.averages[0] + weight * xi / state.step_size**6
-    weights = MEMORY * state.averages[1] + weight
-    largest = jnp.where(diverged, jnp.minimum(state.largest, 0.8 * state.step_size), state.largest)
+    errors, weights = MEMORY * state.averages[0] + weight * xi, MEMORY * state.averages[1] + weight
     known = weights > 0
-    tuned = jnp.where(known, errors / jnp.where(known, weights, 1.0), state.step_size**-6.0) ** (-1 / 6)
-    moved = state._replace(step_size=jnp.minimum(tuned, largest), largest=largest, averages=(errors, weights))
+    factor = jnp.where(known, errors / jnp.where(known, weights, 1.0), 1.0) ** (-1 / 6)
+    largest = jnp.where(diverged, jnp.minimum(state.largest, 0.8 * state.step_size), state.largest)
+    step_size = jnp.minimum(factor * state.step_size, largest)
+    # A is kept in units of the step size of the moment: e^-6 overflows in float32.
+    averages = (errors * (step_size / state.step_size) ** 6, weights)
+    moved = state._replace(step_size=step_size, largest=largest, averages=averages)
     state = tree.select(clock.phase == 0, moved, state)
     if state.dual is None:
         return state

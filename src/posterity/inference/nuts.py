@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from posterity import tree
@@ -92,6 +93,9 @@ class NUTS(Method):
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
         return Phase(self.num_warmup), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
+
+    def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
+        return adaptation.stuck_chains(trace) if self.step_size is None else None
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)

@@ -22,6 +22,7 @@ from posterity.types import Array
 BOLDNESS, GAMMA, OFFSET, KAPPA = 10.0, 0.05, 10.0, 0.75
 SMALL_ERROR = float(-np.log(0.8))  # an energy error that one leapfrog step may make
 MAX_HALVINGS = 60
+STUCK_ACCEPTANCE, STUCK_STEP_SIZE = 0.01, 1e-3
 
 
 class DualAveraging(NamedTuple):
@@ -73,3 +74,15 @@ def first_step_size(energy_drop: Callable[[Array], Array], largest: Array) -> Ar
         return step_size / 2, halvings + 1
 
     return jax.lax.while_loop(too_long, halve, (largest, jnp.zeros((), int)))[0]
+
+
+def stuck_chains(trace: dict[str, np.ndarray]) -> np.ndarray:
+    """Chains [C] whose warm-up collapsed, from its trace [C, R] alone.
+
+    Either nothing moved in its second half, or its step size ended below a thousandth of the largest one: such a chain
+    sits in a spike of the density that the others do not know.
+    """
+    half = trace["acceptance"].shape[1] // 2
+    still = (trace["acceptance"][:, half:].mean(1) < STUCK_ACCEPTANCE) | (np.ptp(trace["log_joint"][:, half:], 1) == 0)
+    last = trace["step_size"][:, -1]
+    return still | (last < STUCK_STEP_SIZE * last.max())

@@ -1,0 +1,429 @@
+"""R-hat, effective draws and errors against ArviZ and known chains; the verdict and its words."""
+
+import sys
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+import pytest
+from arviz_stats.base import array_stats
+from scipy.signal import lfilter
+from targets import NETWORK, linear_gaussian
+
+from posterity import HMC, Model, chains, diagnostics, fit, uncertainty
+from posterity.diagnosis import Diagnosis
+from posterity.families import DiagonalGaussian, Samples
+from posterity.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian
+from posterity.networks import from_function
+from posterity.posterior import Posterior
+
+
+def autoregressive(rho, shape, seed=0):
+    """Stationary chains [C, D, ...] of variance 1 whose draws t apart have correlation rho^t."""
+    noise = np.random.default_rng(seed).normal(size=shape)
+    noise[:, 1:] *= np.sqrt(1 - rho**2)
+    return lfilter([1.0], [1.0, -rho], noise, axis=1)
+
+
+def table_posterior(outputs, likelihood, trace=None, num_burn_in=5, thin=1):
+    """A posterior whose draws predict exactly `outputs` [C, D, N, K]: the network looks them up."""
+    outputs = np.asarray(outputs, np.float32)
+    num_rows = outputs.shape[2]
+    network = from_function(lambda key, x: {"table": jnp.zeros(outputs.shape[2:])}, lambda p, x: p["table"][x])
+    family = Samples({"network": {"table": jnp.asarray(outputs)}}, {"network": {"table": None}})
+    method = HMC(num_draws=outputs.shape[1], num_burn_in=num_burn_in, thin=thin)
+    receipt = SimpleNamespace(num_data=num_rows)
+    model = Model(network, likelihood, dist.Normal(0.0, 1.0))
+    return Posterior(model, family, method, receipt, trace or {}, {}, np.arange(num_rows))
+
+
+def of_chains(values, trace=None, weights=None, **more):
+    """The diagnosis of predicted means [C, D, N]."""
+    return diagnostics._of_chains({"mean": values, **more}, trace or {}, 1, weights, ())
+
+
+# Numbers about chains
+
+
+def arrays():
+    rng = np.random.default_rng(0)
+    for shape in [(4, 500, 7), (2, 50, 7), (3, 33, 7), (4, 8, 7), (2, 9, 7)]:
+        yield pytest.param(rng.normal(size=shape), id=f"white {shape}")
+        yield pytest.param(autoregressive(0.9, shape), id=f"slow {shape}")
+        yield pytest.param(autoregressive(-0.6, shape), id=f"alternating {shape}")
+        yield pytest.param(rng.normal(size=shape).round(), id=f"ties {shape}")
+        yield pytest.param(rng.normal(size=shape) + np.arange(shape[0])[:, None, None], id=f"apart {shape}")
+
+
+@pytest.mark.parametrize("values", list(arrays()))
+def test_numbers_are_those_of_arviz(values):
+    found = chains.convergence(values)
+    np.testing.assert_allclose(found.r_hat, array_stats.rhat(values, 0, 1), rtol=1e-12)
+    np.testing.assert_allclose(chains.r_hat(values), found.r_hat)
+    np.testing.assert_allclose(found.ess_bulk, array_stats.ess(values, 0, 1, "bulk"), rtol=1e-10)
+    np.testing.assert_allclose(found.ess_tail, array_stats.ess(values, 0, 1, "tail", prob=(0.05, 0.95)), rtol=1e-10)
+    if values.shape[1] >= chains.SHORT:
+        np.testing.assert_allclose(found.standard_error, array_stats.mcse(values, 0, 1), rtol=1e-10)
+
+
+def test_blocks_do_not_change_the_numbers(monkeypatch):
+    values = autoregressive(0.5, (2, 40, 3, 4))
+    whole = chains.convergence(values)
+    monkeypatch.setattr(chains, "BLOCK_VALUES", 2 * 40 * 5)
+    np.testing.assert_array_equal(chains.convergence(values), whole)
+    assert whole.r_hat.shape == (3, 4)
+
+
+def test_one_chain_is_split_into_two():
+    values = autoregressive(0.5, (1, 101, 6))
+    halves = chains.split(values)
+    assert halves.shape == (2, 50, 6)
+    folded = np.abs(halves - np.median(halves, (0, 1)))
+    exact = [array_stats.rhat(chains.normal_scores(each), 0, 1, "identity") for each in (halves, folded)]
+    np.testing.assert_allclose(chains.r_hat(values), np.maximum(*exact), rtol=1e-12)
+
+
+@pytest.mark.parametrize("rho", [-0.3, 0.0, 0.5, 0.9])
+def test_effective_draws_of_autoregressive_chains(rho):
+    """ESS = S (1 - rho) / (1 + rho), and the error of the mean follows from it."""
+    values = autoregressive(rho, (4, 4000, 40))
+    exact = 16000 * (1 - rho) / (1 + rho)
+    found = chains.effective_draws(values)
+    assert abs(found.mean() / exact - 1) < 0.05
+    assert np.abs(found / exact - 1).max() < 0.35
+    assert abs(chains.standard_error(values).mean() * np.sqrt(exact) - 1) < 0.05
+
+
+def test_the_error_in_a_compiled_program_is_the_same():
+    for rho, num_draws in [(0.8, 100), (0.0, 17), (0.5, 9)]:
+        values = autoregressive(rho, (3, num_draws, 5)).astype(np.float32)
+        compiled = jax.jit(lambda draws: chains.standard_error(draws, jnp))(values)
+        np.testing.assert_allclose(compiled, chains.standard_error(values.astype(float)), rtol=1e-4)
+
+
+def test_short_chains_use_the_spread_of_their_means_and_one_short_chain_cannot_tell():
+    values = autoregressive(0.9, (4, 10, 4000))
+    stated = np.sqrt((chains.standard_error(values) ** 2).mean())
+    assert abs(stated / values.mean((0, 1)).std() - 1) < 0.05
+    assert np.isnan(chains.standard_error(values[:1])).all()
+
+
+def test_values_that_do_not_vary_or_are_not_finite():
+    values = np.random.default_rng(0).normal(size=(3, 20, 4))
+    values[:, :, 1] = 2.0  # the same in all chains
+    values[:, :, 2] = np.arange(3)[:, None]  # a constant of its own in each
+    values[1, 7, 3] = np.inf
+    found = chains.convergence(values)
+    assert np.isfinite(found.r_hat[0])
+    assert np.isnan(found.r_hat[1])
+    assert found.standard_error[1] == 0
+    assert np.isposinf(found.r_hat[2])
+    assert np.isnan([column[3] for column in found]).all()
+
+
+def test_too_few_draws_have_no_r_hat():
+    with pytest.raises(ValueError, match=r"7 draws a chain are too few.*at least 8"):
+        chains.r_hat(np.zeros((4, 7, 2)))
+
+
+# The verdict
+
+
+@pytest.mark.parametrize(
+    ("r_hat", "verdict"),
+    [
+        (np.full(100, 1.0099), "good"),
+        (np.r_[np.full(99, 1.0), 1.0101], "usable"),
+        (np.r_[np.full(95, 1.099), np.full(5, 3.0)], "usable"),
+        (np.r_[np.full(94, 1.099), np.full(6, 1.101)], "not converged"),
+        (np.stack([np.full(100, 1.0), np.full(100, 1.2)], 1), "not converged"),  # the worst of an input counts
+        (np.r_[np.full(99, np.nan), 1.0], "good"),
+        (np.full(100, np.nan), "undetermined"),
+        (np.full(100, np.inf), "not converged"),
+    ],
+)
+def test_thresholds(r_hat, verdict):
+    assert diagnostics._judge(r_hat, {}, []) == verdict
+    assert diagnostics._judge(r_hat, {}, [2]) == "not converged"
+    assert diagnostics._judge(r_hat, {"mean": np.array([np.nan])}, []) == "not converged"
+
+
+def test_chains_that_agree_are_good():
+    found = of_chains(autoregressive(0.0, (4, 3000, 20)))
+    assert found.verdict == "good"
+    assert found.share_under(1.01) == 1
+    assert str(found).startswith("Good: R-hat is under 1.01 at 20 inputs")
+    assert "1 input:" not in str(found)
+
+
+def test_a_shifted_chain_is_flagged_and_named():
+    values = autoregressive(0.3, (4, 200, 20))
+    values[2, :, 5:] += 3
+    found = of_chains(values)
+    assert found.verdict == "not converged"
+    assert found.odd_chain == 2
+    assert found.share_under(1.1) == 0.25
+    assert set(found.worst_inputs(15)) == set(range(5, 20))
+    text = str(found)
+    assert text.startswith("Not converged: of 20 inputs, R-hat is under 1.1 at 25 %")
+    assert "Chain 2 disagrees with the others" in text
+    assert "do not average yet" in text
+    values[1, :, 5:] -= 3  # two apart: no single chain is to blame
+    assert of_chains(values).odd_chain is None
+    assert of_chains(values[:2]).odd_chain is None
+
+
+def test_the_spread_counts_as_well_as_the_mean():
+    values = autoregressive(0.0, (4, 500, 3))
+    spread = values + np.arange(4)[:, None, None]
+    found = of_chains(values, log_std=spread)
+    np.testing.assert_array_equal(found.r_hat, chains.r_hat(spread))
+    np.testing.assert_allclose(found.monte_carlo_error, chains.standard_error(values), rtol=1e-12)
+    assert found.verdict == "not converged"
+
+
+def test_stuck_chains_are_named():
+    values = autoregressive(0.3, (4, 100, 6))
+    values[1] = values[1, :1]
+    acceptance = np.full((4, 100), 0.8)
+    acceptance[1], acceptance[3] = 0.0, 0.004
+    found = of_chains(values, {"acceptance": acceptance})
+    assert found.stuck_chains == (1, 3)
+    assert found.verdict == "not converged"
+    assert "Chain 1 is stuck: all its draws are the same (acceptance 0)." in str(found)
+    assert "Chain 3 is stuck: it accepts 0.004 of its proposals." in str(found)
+    assert "do not use this average" in str(found)
+    with pytest.raises(ValueError, match="Chains 1, 3 are stuck: more draws do not help"):
+        found.draws_needed(0.01)
+
+
+def test_values_without_variation_are_left_out_and_said():
+    values = autoregressive(0.3, (4, 200, 6))
+    weights = autoregressive(0.3, (4, 200, 2))
+    values[:, :, 4] = 1.0
+    found = of_chains(values, weights=weights)
+    assert "At 1 input every draw predicts the same" in str(found)
+    assert 4 not in found.worst_inputs(6)
+    saturated = of_chains(np.ones((4, 200, 3)), weights=weights)
+    assert saturated.verdict == "undetermined"
+    assert saturated.stuck_chains == ()
+    assert "no R-hat exists" in str(saturated)
+
+
+def test_predictions_that_are_not_finite_are_named():
+    values = autoregressive(0.0, (3, 100, 5))
+    values[1, 50, 2:4] = np.nan
+    found = of_chains(values)
+    assert found.verdict == "not converged"
+    assert "Chain 1 predicts a mean that is not finite at 2 inputs." in str(found)
+    with pytest.raises(ValueError, match="cannot tell"):
+        found.draws_needed(0.1)
+
+
+@pytest.mark.parametrize("num_draws", [2, 7])
+def test_too_few_draws_give_words_and_no_number(num_draws):
+    found = of_chains(autoregressive(0.0, (4, num_draws, 5)))
+    assert found.verdict == "undetermined"
+    assert np.isnan(found.r_hat).all()
+    assert str(found).startswith(f"Undetermined: {num_draws} draws a chain are too few for R-hat")
+    assert np.isfinite(found.monte_carlo_error).all()  # four chains can tell by their means
+    single = of_chains(autoregressive(0.0, (1, num_draws, 5)))
+    assert "cannot tell" in str(single)
+    with pytest.raises(ValueError, match="at least 16 draws a chain"):
+        single.draws_needed(0.1)
+
+
+def test_one_chain_is_said_to_be_weaker():
+    found = of_chains(autoregressive(0.0, (1, 2000, 5)))
+    assert found.verdict in ("good", "usable")
+    assert "One chain alone" in str(found)
+    drift = of_chains(autoregressive(0.0, (1, 200, 5)) + np.linspace(0, 3, 200)[None, :, None])
+    assert drift.verdict == "not converged"
+
+
+def test_energy_and_divergences():
+    values = autoregressive(0.0, (2, 400, 3))
+    energies = np.stack([autoregressive(0.0, (1, 400))[0], autoregressive(0.98, (1, 400))[0]])
+    trace = {"acceptance": np.full((2, 400), 0.9), "energy": energies, "diverged": np.zeros((2, 400))}
+    trace["diverged"][1, 10:13] = 1
+    found = of_chains(values, trace)
+    np.testing.assert_allclose(found.energy.e_bfmi, array_stats.bfmi(energies, 0, 1), rtol=1e-10)
+    assert found.num_divergences.tolist() == [0, 3]
+    text = str(found)
+    assert "Chain 1 diverged in 3 of its 400 steps" in text
+    assert "Chain 1 is slow to change energy (E-BFMI under 0.3)" in text
+    assert "0.90, 0.90" in text
+    stand_in = of_chains(values, {"acceptance": trace["acceptance"], "log_joint": -energies})
+    assert "from the log joint alone" in str(stand_in)
+    assert "No divergences." not in str(stand_in)  # it was not recorded
+    assert stand_in.densities["log_joint"].r_hat == chains.r_hat(energies)
+
+
+def test_draws_needed_are_enough_and_not_too_many():
+    """Each repeat has one input; the exact number follows from the autocorrelation time."""
+    rho, target, num_draws = 0.8, 0.02, 500
+    runs = autoregressive(rho, (4, num_draws, 60))
+    needed = [of_chains(runs[:, :, i : i + 1]).draws_needed(target) for i in range(60)]
+    exact = (1 + rho) / (1 - rho) / target**2 / 4
+    assert abs((np.median(needed) + num_draws) / exact - 1) < 0.1
+    longer = autoregressive(rho, (4, num_draws + int(np.median(needed)), 400), seed=1)
+    assert abs(longer.mean((0, 1)).std() / target - 1) < 4 / np.sqrt(2 * 400)
+    found = of_chains(longer[:, :, :5])
+    assert found.draws_needed(2 * found.monte_carlo_error.max()) == 0
+    assert found.draws_needed(found.monte_carlo_error.max() / 2) == 3 * found.num_draws
+    with pytest.raises(ValueError, match="above 0"):
+        found.draws_needed(0.0)
+
+
+# Monte Carlo errors of uncertainty
+
+
+@pytest.mark.parametrize(("made", "width"), [(HeteroscedasticGaussian(), 2), (Categorical(3), 3)])
+def test_errors_of_uncertainty_know_that_draws_are_correlated(made, width):
+    """Each row is an independent repeat of the same four chains."""
+    outputs = autoregressive(0.8, (4, 150, 1024, width)) + np.arange(width)
+    prediction = table_posterior(outputs, made).predict(np.arange(1024))
+    split = uncertainty.entropies if made.kind == "classes" else uncertainty.variances
+    ignoring = prediction._stream.map(split, shared=(np.zeros((0, 0), int),)).standard_error
+    for name in ("total", "aleatoric", "epistemic"):
+        actual = getattr(prediction, name).std()
+        stated = np.sqrt((getattr(prediction.standard_error, name) ** 2).mean())
+        independent = np.sqrt((getattr(ignoring, name) ** 2).mean())
+        assert abs(stated / actual - 1) < 0.12, name
+        assert independent / actual < 0.75, name
+
+
+def test_positions_of_chains_among_draws():
+    family = Samples({"w": jnp.zeros((3, 20, 2))})
+    every = uncertainty.chain_positions(family, np.arange(60))
+    np.testing.assert_array_equal(every, np.arange(60).reshape(20, 3).T)
+    some = np.linspace(0, 59, 25).round().astype(int)
+    positions = uncertainty.chain_positions(family, some)
+    assert positions.shape[0] == 3
+    np.testing.assert_array_equal(some[positions] % 3, np.arange(3)[:, None] * np.ones_like(positions))
+    assert (np.diff(some[positions], axis=1) > 0).all()
+    assert uncertainty.chain_positions(Samples({"w": jnp.zeros((3, 1, 2))}), np.arange(3)).size == 0
+    gaussian = DiagonalGaussian({"w": jnp.zeros((3, 2))}, {"w": jnp.ones((3, 2))})
+    assert uncertainty.chain_positions(gaussian, np.arange(60)).size == 0
+
+
+# From a posterior
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    """HMC on the linear-Gaussian target, two weights."""
+    model = Model(NETWORK, Gaussian(0.5), {"*a": dist.Normal(0.0, 0.8), "*b": dist.Normal(0.0, 1.2)})
+    return fit(model, HMC(num_draws=50, num_burn_in=20), linear_gaussian(), progress=False)
+
+
+@pytest.fixture(scope="module")
+def diagnosis(sampled):
+    return sampled.diagnose(np.array([[0.7, 0.0], [0.3, 1.0], [-1.0, 0.0]]))
+
+
+def test_diagnosis_of_a_run(sampled, diagnosis):
+    assert isinstance(diagnosis, Diagnosis)
+    assert (diagnosis.num_chains, diagnosis.num_draws) == (4, 50)
+    assert diagnosis.r_hat.shape == diagnosis.ess_tail.shape == diagnosis.monte_carlo_error.shape == (3,)
+    weights = sampled.family.draws["network"]
+    first = weights["a"] + 0.7 * weights["b"]
+    np.testing.assert_allclose(diagnosis.draws["mean"][:, :, 0], first, atol=1e-6)
+    assert list(diagnosis.draws) == ["mean"]  # the noise is known, and so never varies
+    assert diagnosis.verdict in ("good", "usable")
+    assert diagnosis.weight_names == ("network/a[]", "network/b[]")
+    np.testing.assert_allclose(diagnosis.weight_space.r_hat[0], chains.r_hat(np.asarray(weights["a"])))
+    assert set(diagnosis.densities) == {"log_joint", "log_likelihood", "log_prior"}
+
+
+def test_the_trace_is_that_of_the_kept_draws(sampled, diagnosis):
+    weights = sampled.family.draws["network"]
+    exact = dist.Normal(0.0, 0.8).log_prob(weights["a"]) + dist.Normal(0.0, 1.2).log_prob(weights["b"])
+    np.testing.assert_allclose(diagnosis.trace["log_prior"], exact, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(diagnosis.acceptance, sampled.trace["acceptance"][:, 20:].mean(1), rtol=1e-5)
+    shorter = table_posterior(np.zeros((4, 30, 2, 1)), Gaussian(1.0), {"a": np.arange(4 * 33).reshape(4, 33)})
+    kept, _ = diagnostics._kept_trace(shorter, 30)  # burn-in that a budget cut to 3 of 5 steps
+    np.testing.assert_array_equal(kept["a"], np.arange(4 * 33).reshape(4, 33)[:, 3:])
+    thinned = table_posterior(np.zeros((4, 30, 2, 1)), Gaussian(1.0), {"a": np.zeros((4, 35))}, thin=3)
+    assert diagnostics._kept_trace(thinned, 30)[1] == 3
+    assert diagnostics._kept_trace(thinned, 40) == ({}, 1)
+
+
+def test_the_words_of_a_run(diagnosis):
+    text = str(diagnosis)
+    assert text.split("\n")[0].startswith(("Good", "Usable"))
+    assert "Worst inputs, by row of x (R-hat): " in text
+    assert "Monte Carlo error of the predictive mean: " in text
+    assert "No divergences." in text
+    assert "Weight space, which says little" in text
+
+
+def test_classes_are_diagnosed_by_their_probabilities():
+    logits = autoregressive(0.5, (3, 60, 4, 3))
+    found = table_posterior(logits, Categorical(3)).diagnose(np.arange(4))
+    probs = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
+    np.testing.assert_allclose(found.draws["probability"], probs, atol=1e-6)
+    assert found.r_hat.shape == (4, 3)
+    assert len(found.weight_names) == 12
+    assert found.weight_names[4] == "network/table[1, 1]"
+
+
+def test_a_noise_of_the_network_is_diagnosed_too():
+    outputs = autoregressive(0.0, (4, 150, 3, 2))
+    outputs[2, :, 1, 1] += 4
+    found = table_posterior(outputs, HeteroscedasticGaussian()).diagnose(np.arange(3))
+    np.testing.assert_allclose(found.draws["log_std"], outputs[..., 1] / 2, atol=1e-3)
+    assert found.worst_inputs(1).tolist() == [1]
+    assert found.verdict == "not converged"
+
+
+def test_independent_draws_have_nothing_to_diagnose(sampled):
+    weights = sampled.family.draws["network"]
+    gaussian = DiagonalGaussian(
+        {"network": {name: value.mean(1) for name, value in weights.items()}},
+        {"network": {name: value.std(1) for name, value in weights.items()}},
+        sampled.family.fixed,
+    )
+    x = np.array([[0.0, 0.0], [2.0, 0.0]])
+    found = Posterior(sampled.model, gaussian, None, None, {}, {}, x).diagnose(x)
+    assert found.verdict == "independent"
+    assert str(found).startswith("Not a Markov chain: its draws are independent; nothing to diagnose.")
+    drawn = found.draws["mean"].reshape(100, 2)
+    np.testing.assert_allclose(found.monte_carlo_error, drawn.std(0, ddof=1) / 10, rtol=1e-6)
+    assert found.draws_needed(found.monte_carlo_error.max() / 2) == 75
+    one = Samples(
+        {"network": {name: value[:1, :1] for name, value in weights.items()}}, {"network": dict.fromkeys("ab")}
+    )
+    single = Posterior(sampled.model, one, None, None, {}, {}, x).diagnose(x)
+    assert single.verdict == "independent"
+    assert np.isnan(single.monte_carlo_error).all()
+    assert "1 x 1 draws cannot tell" in str(single)
+
+
+# Export
+
+
+def test_plain_arrays(diagnosis):
+    groups = diagnosis.to_dict()
+    assert groups["posterior"]["mean"].shape == (4, 50, 3)
+    assert groups["sample_stats"]["lp"].shape == groups["sample_stats"]["acceptance_rate"].shape == (4, 50)
+    assert groups["sample_stats"]["diverging"].dtype == bool
+
+
+def test_arviz_is_asked_for_by_name(diagnosis, monkeypatch):
+    monkeypatch.setitem(sys.modules, "arviz", None)
+    with pytest.raises(ImportError, match="pip install arviz"):
+        diagnosis.to_arviz()
+    new = SimpleNamespace(from_dict=lambda groups: groups)
+    monkeypatch.setitem(sys.modules, "arviz", new)
+    assert diagnosis.to_arviz().keys() == {"posterior", "sample_stats"}
+    old = SimpleNamespace(InferenceData=None, from_dict=lambda posterior, sample_stats: posterior)
+    monkeypatch.setitem(sys.modules, "arviz", old)
+    assert diagnosis.to_arviz()["mean"] is diagnosis.draws["mean"]
+
+
+def test_arviz_reads_the_export(diagnosis):
+    pytest.importorskip("arviz", exc_type=ImportError)
+    assert diagnosis.to_arviz().posterior["mean"].shape == (4, 50, 3)

@@ -1,0 +1,71 @@
+"""Stuck chains: found on warm-up alone, started afresh, said in the receipt, never averaged in silently."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from posterity import HMC, Gaussian, Model, Normal, fit, from_function
+from posterity.inference.driver import StuckError
+from posterity.inference.step_size import stuck_chains
+
+X, Y = np.zeros((4, 1)), np.zeros(4)
+
+
+def pitted(depth_of):
+    """A network whose first weight decides: below 0 it falls into a spike so narrow that no step size fits."""
+
+    def init(key, x):
+        return {"w": depth_of(key), "v": jnp.zeros(())}
+
+    def apply(params, x):
+        narrow = jnp.where(params["w"] < 0, 1e7, 1.0)
+        return jnp.broadcast_to(narrow * params["v"] + 1e-3 * params["w"], (x.shape[0], 1))
+
+    return Model(from_function(init, apply), Gaussian(1.0), Normal(0.0, 3.0))
+
+
+def trace(acceptance, step_size):
+    count = len(step_size)
+    log_joint = np.random.default_rng(0).normal(size=(count, 20))
+    return {
+        "acceptance": np.repeat(np.array(acceptance)[:, None], 20, 1),
+        "step_size": np.repeat(np.array(step_size)[:, None], 20, 1),
+        "log_joint": log_joint,
+    }
+
+
+def test_what_counts_as_stuck():
+    assert stuck_chains(trace([0.8, 0.7, 0.8, 0.9], [0.1, 0.2, 0.1, 1e-9])).tolist() == [False, False, False, True]
+    assert stuck_chains(trace([0.8, 0.0], [0.1, 0.1])).tolist() == [False, True]
+    assert stuck_chains(trace([0.8, 0.7], [0.1, 0.02])).tolist() == [False, False]
+
+
+METHOD = HMC(num_draws=20, num_burn_in=20, max_leapfrog=200)
+
+
+def test_a_stuck_chain_is_restarted_and_said():
+    def sometimes(key):
+        return jnp.where(jax.random.uniform(key) < 0.35, -50.0, 5.0)
+
+    posterior = fit(pitted(sometimes), METHOD, (X, Y), seed=2)
+    assert "started afresh (attempt 1)" in posterior.receipt.notes[0]
+    weights = np.asarray(posterior.family.draws["network"]["w"])
+    assert weights.shape == (4, 20)
+    assert (weights > 0).mean() > 0.5
+
+
+def test_a_chain_that_stays_stuck_is_left_out_aloud(monkeypatch):
+    monkeypatch.setattr(HMC, "stuck", lambda self, trace: np.array([False, True, False, False]))
+    with pytest.warns(UserWarning, match="chain 1 stayed stuck"):
+        posterior = fit(pitted(lambda key: jnp.asarray(5.0)), METHOD, (X, Y))
+    assert posterior.family.num_chains == 3
+    assert posterior.receipt.num_chains == 3
+    assert posterior.trace["acceptance"].shape[0] == 3
+    assert "left out" in posterior.receipt.notes[-1]
+
+
+def test_nothing_but_stuck_chains_is_an_error(monkeypatch):
+    monkeypatch.setattr(HMC, "stuck", lambda self, trace: np.ones(4, bool))
+    with pytest.raises(StuckError, match=r"start=MAP\(\)"):
+        fit(pitted(lambda key: jnp.asarray(5.0)), METHOD, (X, Y))
