@@ -356,6 +356,7 @@ def test_the_words_of_a_run(diagnosis):
     assert text.split("\n")[0].startswith(("Good", "Usable"))
     assert "Worst inputs, by row of x (R-hat): " in text
     assert "Monte Carlo error of the predictive mean: " in text
+    assert "Half that takes 150 more draws a chain" in text
     assert "No divergences." in text
     assert "Weight space, which says little" in text
 
@@ -399,7 +400,7 @@ def test_independent_draws_have_nothing_to_diagnose(sampled):
     single = Posterior(sampled.model, one, None, None, {}, {}, x).diagnose(x)
     assert single.verdict == "independent"
     assert np.isnan(single.monte_carlo_error).all()
-    assert "1 x 1 draws cannot tell" in str(single)
+    assert "one draw cannot tell" in str(single)
 
 
 # Export

@@ -159,6 +159,29 @@ def test_a_start_may_be_a_method_a_posterior_or_weights(line):
         fit(model, MAP(start={"layer_0": {"weight": jnp.zeros((3, 1)), "bias": jnp.zeros(1)}}), line)
 
 
+def test_outputs_may_have_axes_between_rows_and_channels():
+    """A scale and a shift of little pictures, per pixel, with noise that differs from pixel to pixel."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 3, 4))
+    noise = np.where(np.arange(4) < 2, 0.1, 0.5)
+    y = 2 * x + 1 + noise * rng.normal(size=x.shape)
+
+    def init(key, x):
+        return {"scale": jnp.zeros(()), "shift": jnp.zeros(()), "log_variance": jnp.zeros(4)}
+
+    def apply(params, x):
+        mean = params["scale"] * x + params["shift"]
+        return jnp.stack([mean, jnp.broadcast_to(params["log_variance"], mean.shape)], -1)
+
+    model = Model(from_function(init, apply), HeteroscedasticGaussian(), dist.Normal(0.0, 3.0))
+    posterior = fit(model, MAP(num_steps=1500, learning_rate=1e-2, batch_size=20), (x, y))
+    prediction = posterior.predict(x)
+    assert prediction.mean.shape == prediction.aleatoric.shape == prediction.interval(0.9)[0].shape == (50, 3, 4)
+    assert prediction.log_prob(y).shape == (50,)
+    np.testing.assert_allclose(np.sqrt(prediction.aleatoric[0, 0]), noise, rtol=0.2)
+    assert np.abs(prediction.mean - (2 * x + 1)).max() < 0.2
+
+
 REGRESSION = Model(linear(), Gaussian(0.3), dist.Normal(0.0, 0.5))
 X, Y = np.zeros((6, 2)), np.zeros(6)
 NAN = np.where(np.arange(6) == 4, np.nan, 0.0)

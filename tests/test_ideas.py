@@ -44,3 +44,15 @@ def test_noise_that_was_put_in_is_found_again():
     found = np.sqrt(posterior.predict(at[:, None]).aleatoric)
     # a window of 0.5 holds 500 rows, which fix a standard deviation to 1 / sqrt(2 * 500) = 3 %; four of these, and bias
     np.testing.assert_allclose(found, 0.1 + 0.4 * (at > 0) * at, rtol=0.18)
+
+
+def test_a_cold_posterior_predicts_with_the_noise_as_it_is():
+    rng = np.random.default_rng(0)
+    x = rng.uniform(-1, 1, (20, 1))
+    data = (x, 0.7 * x[:, 0] + 0.2 * rng.normal(size=20))
+    cold, warm = (
+        fit(Model(linear(), Gaussian(0.2), dist.Normal(0.0, 1.0), temperature=t), Exact(), data).predict(x)
+        for t in (0.01, 1.0)
+    )
+    np.testing.assert_allclose(cold.aleatoric, 0.04, rtol=1e-5)  # the likelihood is never tempered in prediction
+    np.testing.assert_allclose(cold.epistemic, 0.01 * warm.epistemic, rtol=1e-3)  # the posterior is

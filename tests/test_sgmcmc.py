@@ -1,4 +1,4 @@
-"""SGLD, SGHMC and the cyclical schedule: the stationary law of their own recursions, order of error, broken samplers."""
+"""SGLD, SGHMC and the cyclical schedule: the law of their own recursions, order of error, broken samplers."""
 
 import jax
 import jax.numpy as jnp

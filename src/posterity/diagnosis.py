@@ -23,8 +23,13 @@ Verdict = Literal["good", "usable", "not converged", "undetermined", "independen
 GOOD, USABLE, USABLE_SHARE = 1.01, 1.1, 0.95
 LOW_E_BFMI = 0.3
 FEW = 100  # effective draws in all
-# What ArviZ calls the numbers a sampler records.
-SAMPLE_STATS = {"log_joint": "lp", "acceptance": "acceptance_rate", "diverged": "diverging", "num_gradients": "n_steps"}
+SAMPLE_STATS = {  # what ArviZ calls the numbers a sampler records
+    "log_joint": "lp",
+    "acceptance": "acceptance_rate",
+    "diverged": "diverging",
+    "num_gradients": "n_steps",
+    "log_likelihood": "total_log_likelihood",  # its log_likelihood is that of each row
+}
 RESTART = "Restart from other weights, with more burn-in or a smaller step size, before anything is averaged."
 
 
@@ -177,12 +182,17 @@ def _error_line(found: Diagnosis) -> str:
     if found.num_draws == 0:
         return "The prediction is a closed form: it has no Monte Carlo error."
     if np.isnan(found.monte_carlo_error).all():
-        return f"Monte Carlo error of the predictive mean: {found.num_chains} x {found.num_draws} draws cannot tell."
+        size = "one draw" if found.num_draws == 1 else f"one chain of {found.num_draws} draws"
+        return f"Monte Carlo error of the predictive mean: {size} cannot tell."
     flat = worst_of_inputs(found.monte_carlo_error)
-    return (
+    line = (
         f"Monte Carlo error of the predictive mean: {np.nanmax(flat):.2g} at most (row {np.nanargmax(flat)}), "
         f"{np.nanmedian(flat):.2g} at a typical row."
     )
+    if found.stuck_chains or np.isnan(flat).any():
+        return line
+    more = found.draws_needed(np.max(flat) / 2) if flat.any() else 0
+    return f"{line} Half that takes {more} more draws a chain; draws_needed(standard_error) tells for any."
 
 
 def _sampler_lines(found: Diagnosis) -> list[str]:
@@ -207,7 +217,7 @@ def _sampler_lines(found: Diagnosis) -> list[str]:
 def _advice_lines(found: Diagnosis) -> list[str]:
     lines = []
     if found.verdict == "independent":
-        return ["More draws, predict(x, num_draws=...), lower that error."] if found.num_draws > 1 else []
+        return ["Draws are had for the asking: predict(x, num_draws=...)."] if found.num_draws > 1 else []
     if found.num_chains == 1 and found.num_draws >= MIN_DRAWS:
         lines.append(
             "One chain alone: R-hat compares its two halves. That is weaker: what the chain never visited cannot be "

@@ -7,9 +7,11 @@ from posterity.inference.hmc import HMC
 from posterity.inference.laplace import Laplace
 from posterity.inference.mc_dropout import MCDropout, dropout_relation
 from posterity.inference.method import Method
+from posterity.inference.mile import MILE
 from posterity.inference.nuts import NUTS
 from posterity.inference.point import MAP, MLE, DeepEnsemble
 from posterity.inference.resume import load, resume
+from posterity.inference.sgmcmc import SGHMC, SGLD, Cyclical
 from posterity.inference.swag import SWAG
 
 METHODS: dict[str, type[Method]] = {
@@ -23,16 +25,24 @@ METHODS: dict[str, type[Method]] = {
     "exact": Exact,
     "hmc": HMC,
     "nuts": NUTS,
+    "sgld": SGLD,
+    "sghmc": SGHMC,
+    "cyclical": Cyclical,
+    "mile": MILE,
 }
 
 __all__ = [
     "HMC",
     "MAP",
     "METHODS",
+    "MILE",
     "MLE",
     "NUTS",
+    "SGHMC",
+    "SGLD",
     "SWAG",
     "BayesByBackprop",
+    "Cyclical",
     "DeepEnsemble",
     "Exact",
     "Laplace",

@@ -4,10 +4,10 @@ Weights w in d dimensions move at unit speed, |u| = 1 (Robnik et al. 2023; Robni
 
     dw = u dt,    du = (I - u u^T) [grad log p_T(w | D) / (d - 1) dt + noise],
 
-whose stationary law is p_T(w | D) times u uniform on the sphere. One step of size e is McLachlan's splitting of turns of
-u and drifts of w, (c, 1/2, 1 - 2c, 1/2, c) with c = 0.1931833 (two gradients), then u <- (u + s z) / |u + s z| with
+whose stationary law is p_T(w | D) times u uniform on the sphere. One step of size e is McLachlan's splitting of turns
+of u and drifts of w, (c, 1/2, 1 - 2c, 1/2, c) with c = 0.1931833 (two gradients), then u <- (u + s z) / |u + s z| with
 z ~ N(0, I), s^2 = (exp(2 e / L) - 1) / d. Its energy error is dE = dK - d log p_T, dK the log of how much the turns
-stretch volume. Unadjusted, the law has an error that falls with e.
+shrink volume. Unadjusted, the law has an error of second order in e.
 
 Warm-up, 8 : 1 : 1 (papers.md 6.5, after the authors' code):
     I    xi = dE^2 / (d V) + 1e-8 with V from 0.5 down to 0.1; q = exp(-(log xi / 9)^2 / 2); A <- r A + q xi / e^6,
@@ -153,8 +153,8 @@ def _kernel(method: MILE, model: Model) -> Kernel:
         begin = Point(flat, velocity, gradient, rows)
 
         def energy_drop_of(step_size: Array) -> Array:
-            end, stretch = isokinetic_step(slope, begin, step_size)
-            return -_energy_change(model, batch, params, begin, end, stretch)
+            end, shrinkage = isokinetic_step(slope, begin, step_size)
+            return -_energy_change(model, batch, params, begin, end, shrinkage)
 
         step_size = method.step_size
         if step_size is None:
@@ -184,8 +184,8 @@ def _step(
     # An adjusted trajectory begins with a fresh velocity and has no noise after it: either way it serves once.
     begin = Point(flat, jnp.where(adjusting, _unit(noise), state.velocity), state.gradient, state.log_likelihood)
     step_size, num_steps = _settings(method, state, adjusting, clock)
-    end, stretch = _integrate(method, _slope(model, batch, state.params), begin, step_size, num_steps)
-    change = _energy_change(model, batch, state.params, begin, end, stretch)
+    end, shrinkage = _integrate(method, _slope(model, batch, state.params), begin, step_size, num_steps)
+    change = _energy_change(model, batch, state.params, begin, end, shrinkage)
     diverged = ~((jnp.abs(change) < DIVERGENCE) & jnp.all(jnp.isfinite(end.gradient)))
     acceptance = jnp.where(adjusting, jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(-change, 0.0))), 1.0)
     # Tuning may try a step too long and take it back; later an unadjusted chain that fails must be seen to fail.
@@ -219,14 +219,14 @@ def _settings(method: MILE, state: MILEState, adjusting: Array, clock: Clock) ->
 
 
 def _integrate(method: MILE, slope: Any, begin: Point, step_size: Array, num_steps: Array) -> tuple[Point, Array]:
-    """The end of a trajectory, and the log of how much it stretched volume."""
+    """The end of a trajectory, and dK, the log of how much it shrank volume."""
     if not method.adjusted:
         return isokinetic_step(slope, begin, step_size)
 
     def body(index: Array, carry: tuple[Point, Array]) -> tuple[Point, Array]:
         del index
-        point, stretch = isokinetic_step(slope, carry[0], step_size)
-        return point, carry[1] + stretch
+        point, shrinkage = isokinetic_step(slope, carry[0], step_size)
+        return point, carry[1] + shrinkage
 
     return jax.lax.fori_loop(0, num_steps, body, (begin, jnp.zeros((), begin.position.dtype)))
 
@@ -270,10 +270,10 @@ def _slope(model: Model, batch: Batch, params: Params) -> Callable[[Array], tupl
     return jax.grad(density, has_aux=True)
 
 
-def _energy_change(model: Model, batch: Batch, params: Params, begin: Point, end: Point, stretch: Array) -> Array:
+def _energy_change(model: Model, batch: Batch, params: Params, begin: Point, end: Point, shrinkage: Array) -> Array:
     unravel = ravel_pytree(params)[1]
     ends = [hmc.Point(unravel(point.position), None, None, point.log_likelihood) for point in (begin, end)]
-    return (stretch - hmc.energy_drop(model, batch, *ends)).astype(float)
+    return (shrinkage - hmc.energy_drop(model, batch, *ends)).astype(float)
 
 
 def _tune(
@@ -318,7 +318,7 @@ def _adapt(method: MILE, state: MILEState, draws: Params, clock: Clock) -> MILES
 
 
 def effective_draws(values: Array) -> Array:
-    """Effective sample size of one chain [D]: Geyer's initial positive, monotone sequence of paired autocorrelations."""
+    """Effective sample size of one chain [D]: Geyer's initial positive and monotone sequence."""
     count = values.shape[0]
     centred = values - values.mean()
     spectrum = jnp.fft.rfft(centred, 2 * count)
