@@ -173,6 +173,8 @@ def test_a_shifted_chain_is_flagged_and_named():
     values[1, :, 5:] -= 3  # two apart: no single chain is to blame
     assert of_chains(values).odd_chain is None
     assert of_chains(values[:2]).odd_chain is None
+    either = autoregressive(0.0, (4, 2000, 5)) + np.array([0.0, 0.7, 0.0, -0.7])[:, None, None]
+    assert of_chains(either).odd_chain is None  # without the one or the other the rest would pass
 
 
 def test_the_spread_counts_as_well_as_the_mean():

@@ -19,7 +19,7 @@ POSTERIOR, LIKELIHOOD = (
     [(targets.model(t, tempering), GAUSSIAN) for t, tempering in targets.TEMPERED[half]]
     for half in (slice(0, 3), slice(3, 6))
 )
-COUNTS = {"num_burn_in": 500, "num_draws": 4000, "thin": 10}
+COUNTS = {"num_burn_in": 500, "num_draws": 4000, "thin": 8}
 # Of every case the shortest period is that at T = 0.25: these rates leave a variance about a third too large there.
 RATES = {"sgld": 0.022, "sghmc": 0.042}
 METHODS = {"sgld": SGLD, "sghmc": SGHMC}
@@ -160,7 +160,7 @@ class Redrawn(SGHMC):
 
 def test_wrong_noise_fails():
     """Off by sqrt(2); and scaled by the temperature, which the gradient has already."""
-    for factor, failing in ((1.0, []), (2**0.5, range(3)), (2**-0.5, range(3)), (2.0, [2]), (0.5, [1])):
+    for factor, failing in ((1.0, []), (2**0.5, range(3)), (2.0, [2]), (0.5, [1])):
         method = WrongNoise(learning_rate=RATES["sgld"], factor=factor)
         results = targets.run_cases(method, POSTERIOR, **COUNTS)
         for index in failing:
@@ -214,7 +214,7 @@ def test_frozen_preconditioner_keeps_the_law(method, momentum):
             state = advance(10, 1)(state)
             return state, state.params["network"]
 
-        last, draws = jax.lax.scan(record, state, length=10_000)
+        last, draws = jax.lax.scan(record, state, length=6_000)
         return state.square, last.square, draws
 
     before, after, draws = jax.vmap(run, (None, 0))(targets.model(*case), jax.random.split(jax.random.key(1), 4))
@@ -247,7 +247,7 @@ def cyclical_moments(method, momentum, case, num_cycles):
 def test_cyclical(base, momentum):
     """Ends of cycles have the law of the method's own recursion, which is near the truth, and are independent."""
     method = Cyclical(base, cycle_length=64, exploration=0.25, draws_per_cycle=1, thin=1)
-    results = run_all(method, counts={"num_burn_in": 0, "num_draws": 1000, "thin": 64})
+    results = run_all(method, counts={"num_burn_in": 0, "num_draws": 800, "thin": 64})
     for case, (draws, info) in zip(targets.TEMPERED, results, strict=True):
         mean, covariance = cyclical_moments(method, momentum, case, num_cycles=3)
         later = {name: values[:, 3:] for name, values in draws.items()}

@@ -12,6 +12,7 @@ from posterity.devices import use_all_cores
 
 use_all_cores()  # before anything can start the backend
 
+from posterity.diagnosis import Diagnosis
 from posterity.inference import (
     HMC,
     MAP,
@@ -72,6 +73,7 @@ __all__ = [
     "Categorical",
     "Cyclical",
     "DeepEnsemble",
+    "Diagnosis",
     "Exact",
     "Fixed",
     "Flat",

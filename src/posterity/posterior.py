@@ -36,6 +36,8 @@ class Receipt:
     num_weights: int
     num_chains: int
     num_steps: int  # of each chain
+    num_gradients: int  # of all chains together
+    step_size: str  # where a sampler has one: the last of each chain
     seconds: float
     prior: str
     likelihood: str
@@ -70,6 +72,7 @@ def make_receipt(
     num_steps: int,
     seconds: float,
     notes: list[str],
+    trace: dict[str, np.ndarray],
 ) -> Receipt:
     shapes = jax.eval_shape(model.init, jax.random.key(0), tree.take_rows(rows.x, slice(0, 1)))
     applies = method.targets_temperature
@@ -80,6 +83,8 @@ def make_receipt(
         num_weights=tree.size(shapes),
         num_chains=num_chains,
         num_steps=num_steps,
+        num_gradients=round(float(np.mean(trace.get("num_gradients", 1.0))) * num_steps * num_chains),
+        step_size=", ".join(f"{last:.3g}" for last in trace["step_size"][:, -1]) if "step_size" in trace else "none",
         seconds=seconds,
         prior=str(model.prior),
         likelihood=_settings(model.likelihood),

@@ -173,11 +173,12 @@ def _posterior(job: Job, run: _Run, states: Any, fixed: Params, seconds: float) 
         states, kept, fixed = tree.take_rows((states, kept, fixed), ~run.stuck)
         job = job._replace(num_chains=int((~run.stuck).sum()))
     result: Result = job.method.finish(job.model, states, kept, fixed)
+    history = run.history()
     receipt = make_receipt(
-        result.model, job.method, job.rows, job.seed, job.num_chains, run.num_steps, seconds, run.notes
+        result.model, job.method, job.rows, job.seed, job.num_chains, run.num_steps, seconds, run.notes, history
     )
     family = jax.tree.map(jnp.asarray, result.family)
-    return Posterior(result.model, family, job.method, receipt, run.history(), result.facts or {}, job.rows.x)
+    return Posterior(result.model, family, job.method, receipt, history, result.facts or {}, job.rows.x)
 
 
 def _run_phases(

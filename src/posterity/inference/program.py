@@ -103,6 +103,7 @@ def advance(
         method, model, data, extra = shared
         kernel = _kernel(method, model, chain.fixed, extra)
         key_steps, key_shuffle, _ = jax.random.split(chain.key, 3)
+        key_shuffle = jax.random.fold_in(key_shuffle, phase)  # or every phase would begin with the same batches
 
         def step(index: Array, carry: Any) -> Any:
             state, failed_at, info_sum = carry
