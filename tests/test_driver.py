@@ -1,5 +1,8 @@
 """The driver: exact optima, chains, early stopping, budgets, non-finite values, repeatability, bad input."""
 
+import os
+import signal
+import threading
 import time
 
 import jax
@@ -231,3 +234,14 @@ def test_bad_settings_of_a_method(settings):
 def test_an_unknown_option_is_refused():
     with pytest.raises(TypeError, match="unexpected keyword"):
         MAP(steps=3)
+
+
+def test_ctrl_c_ends_a_run_politely(wave):
+    model = Model(mlp((8,)), Gaussian(0.1), dist.Normal(0.0, 1.0))
+    timer = threading.Timer(4.0, lambda: os.kill(os.getpid(), signal.SIGINT))
+    timer.start()
+    posterior = fit(model, MAP(num_steps=10**9, batch_size=16), wave)
+    timer.join()
+    assert "interrupted after" in posterior.receipt.notes[0]
+    assert 0 < posterior.receipt.num_steps < 10**9
+    assert np.isfinite(posterior.predict(wave[0]).mean).all()

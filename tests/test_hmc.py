@@ -299,7 +299,7 @@ def clock_at(step, phase):
 def test_number_of_leapfrog_steps():
     given = HMCState(None, None, jnp.zeros(1), None)
     steps = lambda method, length, t=0, state=given: hmc._steps(method, state, jnp.asarray(length), clock_at(t, 1))  # noqa: E731
-    assert int(steps(HMC(step_size=1e-5, jitter=0.0), 0.15708)[1]) == 15_708  # papers.md 3.12
+    assert int(steps(HMC(step_size=1e-5, jitter=0.0), 0.15708)[1]) == 15_708  # the published run
     assert int(steps(HMC(step_size=0.3, jitter=0.0), 1.0)[1]) == 4
     assert int(steps(HMC(step_size=5.0), 1.0)[1]) == 1
     counts = [int(steps(HMC(step_size=1e-3, jitter=0.2), 1.0, t)[1]) for t in range(200)]

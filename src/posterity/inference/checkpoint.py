@@ -105,6 +105,7 @@ class Checkpoint:
             "phase": phase,
             "record": record,
             "num_steps": run.num_steps,
+            "num_taken": run.num_taken,
             "notes": run.notes,
             "num_shards": self._num_shards,
             "seconds": self.seconds + self._saved - self._begun,
@@ -122,7 +123,8 @@ class Checkpoint:
                     run.trace.setdefault(name, []).append(values)
             if f"draws-{number:06d}.safetensors" in reader.files:
                 run.draws.append(_unnumbered(reader.arrays(f"draws-{number:06d}"), template.state.params, num_axes=2))
-        run.num_steps, run.notes = self.progress["num_steps"], list(self.progress["notes"])
+        run.num_steps, run.num_taken = self.progress["num_steps"], self.progress["num_taken"]
+        run.notes = list(self.progress["notes"])
         self._traced, self._kept = _length(run.trace), len(run.draws)
         stored = reader.arrays(f"state-{numbers[-1]:06d}")
         chains = _unnumbered(stored, template, num_axes=1)

@@ -6,12 +6,8 @@ non-finite value, at the end of the budget, at Ctrl-C, or when every chain has s
 
 from __future__ import annotations
 
-import signal
-import threading
 import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -22,12 +18,22 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import tree
-from posterity.data.batches import batch_width, num_batches
 from posterity.data.dataset import Dataset, check_inputs, dataset, holdout_split
 from posterity.devices import chain_mesh
 from posterity.inference.checkpoint import Checkpoint
+from posterity.inference.interrupt import polite_interrupt
 from posterity.inference.method import Method, Result
-from posterity.inference.program import Chains, Extra, Layout, adapt, advance, begin, replicate
+from posterity.inference.program import (
+    Chains,
+    Extra,
+    Layout,
+    adapt,
+    advance,
+    begin,
+    layout_of,
+    pad_chains,
+    replicate,
+)
 from posterity.inference.progress import ProgressBar
 from posterity.inference.start import chain_keys, check_arguments, check_shapes, starting_weights
 from posterity.model import Model
@@ -37,8 +43,6 @@ from posterity.types import Key, Params, Phase
 
 MAX_RESTARTS = 2
 SEGMENT_SECONDS = 1.0
-SEGMENT_RECORDS = 1024
-SEGMENT_BYTES = 64 * 2**20  # of kept draws on the device at a time
 
 
 class StuckError(RuntimeError):
@@ -60,10 +64,14 @@ class _Run:
     trace: dict[str, list[np.ndarray]] = field(default_factory=dict)  # [C, R] a segment
     draws: list[Params] = field(default_factory=list)  # [C, R, ...] a segment; of padded chains too
     notes: list[str] = field(default_factory=list)
-    num_steps: int = 0
+    num_steps: int = 0  # of the plan that are behind
+    num_taken: int = 0  # of these, what was run: a budget may cut phases short
     stop: bool = False
     interrupted: bool = False
     stuck: np.ndarray | None = None  # [C] chains that no restart could free
+
+    def interrupt(self) -> None:
+        self.interrupted = True
 
     def history(self) -> dict[str, np.ndarray]:
         return {name: np.concatenate(parts, axis=1) for name, parts in self.trace.items()}
@@ -173,9 +181,9 @@ def _posterior(job: Job, run: _Run, states: Any, fixed: Params, seconds: float) 
         states, kept, fixed = tree.take_rows((states, kept, fixed), ~run.stuck)
         job = job._replace(num_chains=int((~run.stuck).sum()))
     result: Result = job.method.finish(job.model, states, kept, fixed)
-    history = run.history()
+    history, steps = run.history(), run.num_taken
     receipt = make_receipt(
-        result.model, job.method, job.rows, job.seed, job.num_chains, run.num_steps, seconds, run.notes, history
+        result.model, job.method, job.rows, job.seed, job.num_chains, steps, seconds, run.notes, history
     )
     family = jax.tree.map(jnp.asarray, result.family)
     return Posterior(result.model, family, job.method, receipt, history, result.facts or {}, job.rows.x)
@@ -197,9 +205,9 @@ def _run_phases(
     run, chains, first_phase, first_record = _Run(), None, 0, 0
     share_begins = time.perf_counter()
     bar_shown = ProgressBar(type(method).__name__, total_steps, progress)
-    with bar_shown as bar, _polite_interrupt(run, method.anytime):
+    with bar_shown as bar, polite_interrupt(run.interrupt, method.anytime):
         for number, phase in enumerate(phases):
-            layout = _layout(mesh, phase, num_rows, start[1])
+            layout = layout_of(mesh, phase, num_rows, start[1])
             extra = _extra(method, model, job.validation, layout)
             shared = (layout, method, model, batch, replicate(extra, mesh))
             if chains is None and checkpoint is not None and checkpoint.has_state:
@@ -275,7 +283,7 @@ def _starts(job: Job, mesh: Any, attempt: int = 0) -> tuple[Key, Params, Params]
     one_free, one_fixed = tree.take_rows((free, fixed), 0)
     check_shapes(job.model, one_free, one_fixed, job.rows)
     job.method.check(job.model.bind(one_fixed), one_free, job.rows)
-    return _pad_chains((chain_keys(key_chains, job.num_chains), free, fixed), mesh.devices.shape[0])
+    return pad_chains((chain_keys(key_chains, job.num_chains), free, fixed), mesh.devices.shape[0])
 
 
 def _leave_out(run: _Run) -> None:
@@ -325,7 +333,8 @@ def _run_phase(
         infos = jax.tree.map(np.asarray, infos)  # waits for the device
         seconds = time.perf_counter() - began
         _gather(run, infos, draws, last - record, num_chains)
-        run.num_steps = place.offset + min(last * phase.thin, phase.num_steps)
+        done = min(last * phase.thin, phase.num_steps)
+        run.num_steps, run.num_taken = place.offset + done, run.num_taken + done - record * phase.thin
         bar.update(run.num_steps, infos._fields[0], float(np.mean(infos[0][:num_chains, last - record - 1])))
         _stop_if_failed(run, chains, num_chains, shared[1])
         over = _is_over(run, chains, num_chains, place.offset + phase.num_steps, deadline)
@@ -382,47 +391,12 @@ def _is_over(run: _Run, chains: Chains, num_chains: int, planned: int, deadline:
     return run.stop
 
 
-@contextmanager
-def _polite_interrupt(run: _Run, allowed: bool) -> Iterator[None]:
-    """The first Ctrl-C lets the segment end, so that nothing is lost; the second one stops at once."""
-    if not allowed or threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def note(number: int, frame: Any) -> None:
-        del number, frame
-        if run.interrupted:
-            raise KeyboardInterrupt
-        run.interrupted = True
-
-    before = signal.signal(signal.SIGINT, note)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _layout(mesh: Any, phase: Phase, num_rows: int, free: Params) -> Layout:
-    capacity = SEGMENT_RECORDS
-    if phase.keep:
-        bytes_per_record = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(free)))
-        capacity = int(np.clip(SEGMENT_BYTES // bytes_per_record, 1, SEGMENT_RECORDS))
-    batches = num_batches(num_rows, phase.batch_size)
-    return Layout(mesh, batches, batch_width(num_rows, phase.batch_size), phase.shuffle, phase.keep, capacity)
-
-
 def _extra(method: Method, model: Model, validation: Dataset | None, layout: Layout) -> Extra:
     if validation is None:
         return Extra(None)
     if method.kernel(model).validate is None:
         raise ValueError(
-            f"validation is for methods that optimise; {type(method).__name__} uses every row: leave it out."
+            f"{type(method).__name__} cannot stop early on validation rows: leave validation out, or give it a start "
+            "that can, start=MAP()."
         )
     return Extra(validation.batch(), layout.batches, getattr(method, "patience", 10))
-
-
-def _pad_chains(chains: Any, num_devices: int) -> Any:
-    """Repeat the last chain until the chains fill the devices; the copies are dropped at the end."""
-    num_chains = tree.num_rows(chains)
-    padded = -(-num_chains // num_devices) * num_devices
-    return chains if padded == num_chains else tree.take_rows(chains, np.minimum(np.arange(padded), num_chains - 1))

@@ -9,7 +9,7 @@ of u and drifts of w, (c, 1/2, 1 - 2c, 1/2, c) with c = 0.1931833 (two gradients
 z ~ N(0, I), s^2 = (exp(2 e / L) - 1) / d. Its energy error is dE = dK - d log p_T, dK the log of how much the turns
 shrink volume. Unadjusted, the law has an error of second order in e.
 
-Warm-up, 8 : 1 : 1 (papers.md 6.5, after the authors' code):
+Warm-up, 8 : 1 : 1 (after the authors' code):
     I    xi = dE^2 / (d V) + 1e-8 with V from 0.5 down to 0.1; q = exp(-(log xi / 9)^2 / 2); A <- r A + q xi / e^6,
          B <- r B + q, r = 99/101; e = (A/B)^(-1/6), and at most 0.8 of any e that diverged. L = max(sqrt d, 15).
     II   L = sqrt(sum_i Var[w_i]).         III   L = 0.4 e mean_i(steps / ESS_i).

@@ -11,12 +11,14 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from posterity.data.batches import clock, take_batch
+from posterity import tree
+from posterity.data.batches import batch_width, clock, num_batches, take_batch
 from posterity.inference.early_stopping import stop_early
-from posterity.types import Array, Batch, Kernel, Key, Params
+from posterity.types import Array, Batch, Kernel, Key, Params, Phase
 
 
 class Layout(NamedTuple):
@@ -28,6 +30,10 @@ class Layout(NamedTuple):
     shuffle: bool
     keep: bool
     capacity: int  # records a segment can hold
+
+
+SEGMENT_RECORDS = 1024
+SEGMENT_BYTES = 64 * 2**20  # of kept draws on the device at a time
 
 
 class Chains(NamedTuple):
@@ -47,8 +53,25 @@ class Extra(NamedTuple):
     patience: Any = 1
 
 
-def replicate(tree: Any, mesh: Mesh) -> Any:
-    return jax.device_put(tree, NamedSharding(mesh, P()))
+def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params) -> Layout:
+    """The program a phase needs: its batches, and as many records as kept draws leave room for."""
+    capacity = SEGMENT_RECORDS
+    if phase.keep:
+        bytes_per_record = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(free)))
+        capacity = int(np.clip(SEGMENT_BYTES // bytes_per_record, 1, SEGMENT_RECORDS))
+    batches = num_batches(num_rows, phase.batch_size)
+    return Layout(mesh, batches, batch_width(num_rows, phase.batch_size), phase.shuffle, phase.keep, capacity)
+
+
+def pad_chains(chains: Any, num_devices: int) -> Any:
+    """Repeat the last chain until the chains fill the devices; the copies are dropped at the end."""
+    num_chains = tree.num_rows(chains)
+    padded = -(-num_chains // num_devices) * num_devices
+    return chains if padded == num_chains else tree.take_rows(chains, np.minimum(np.arange(padded), num_chains - 1))
+
+
+def replicate(values: Any, mesh: Mesh) -> Any:
+    return jax.device_put(values, NamedSharding(mesh, P()))
 
 
 def _kernel(method: Any, model: Any, fixed: Params, extra: Extra) -> Kernel:
