@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib.metadata
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +98,7 @@ def make_receipt(
     )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Posterior:
     """A family of weights with the model it belongs to. `predict` is what most people want."""
 
@@ -106,10 +106,17 @@ class Posterior:
     family: Family
     method: Any
     receipt: Receipt
-    trace: dict[str, np.ndarray] = field(repr=False)  # name -> [C, R], one record every few steps
+    trace: dict[str, np.ndarray]  # name -> [C, R], one record every few steps
     facts: dict[str, Any]  # what a method learned beside the weights, e.g. log_evidence
-    inputs: Any = field(repr=False)  # the training inputs, for feature distances
-    calibration: Calibration | None = field(default=None, repr=False)
+    inputs: Any  # the training inputs, for feature distances
+    calibration: Calibration | None = None
+
+    def __repr__(self) -> str:
+        facts = self.receipt
+        return (
+            f"Posterior({facts.method}: {facts.num_weights} weights, {facts.num_data} rows, {facts.num_chains} chains, "
+            f"{self.family.num_draws or 'fresh'} draws)"
+        )
 
     def predict(
         self,

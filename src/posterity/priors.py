@@ -63,7 +63,7 @@ class Prior:
             if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"network/{pattern}"):
                 return distribution
         raise ValueError(
-            f"The prior has no pattern for the weight {name!r}; it has {', '.join(map(repr, self.patterns))}. "
+            f"The prior has no pattern for the weight {name!r}; it has {', '.join(map(repr, self._shown()))}. "
             "Add '*' as the last pattern to cover all other weights."
         )
 
@@ -126,6 +126,10 @@ class Prior:
             return jnp.broadcast_to(jnp.sqrt(distribution.variance) * factor if known else jnp.inf, weight.shape)
 
         return tree.map_with_path(mean, params), tree.map_with_path(std, params)
+
+    def _shown(self) -> list[str]:
+        """The patterns a user has given, or could."""
+        return [pattern for pattern in self.patterns if not pattern.endswith("dropout_logit")]
 
     def is_gaussian(self, name: str) -> bool:
         return isinstance(self.find(name), dist.Normal)

@@ -53,7 +53,8 @@ def dataset(data: Any, likelihood: Any = None) -> Dataset:
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
-        raise TypeError(f"data is {type(data).__name__}; expected a tuple (x, y) or (x, y, weight).")
+        got = f"a {type(data).__name__} of {len(data)}" if isinstance(data, tuple | list) else type(data).__name__
+        raise TypeError(f"data is {got}; expected a tuple (x, y) or (x, y, weight).")
     x = check_inputs(data[0])
     y = _numeric(data[1], "y")
     rows = tree.num_rows(x)
@@ -86,10 +87,10 @@ def _numeric(value: Any, name: str) -> np.ndarray:
     array = np.asarray(value)
     if array.dtype == object or array.dtype.kind in "USmM":
         kind = "dates" if array.dtype.kind in "mM" else "text or mixed values"
-        raise TypeError(
-            f"{name} holds {kind} (dtype {array.dtype}); turn each column into numbers first, for instance with "
-            "pandas.get_dummies for categories."
-        )
+        remedy = "each column into numbers first, for instance with pandas.get_dummies for categories"
+        if name == "y":
+            remedy = "labels into 0, 1, 2, ..., for instance with numpy.unique(y, return_inverse=True)[1]"
+        raise TypeError(f"{name} holds {kind} (dtype {array.dtype}); turn {remedy}.")
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = np.argwhere(~np.isfinite(array))
         raise ValueError(
