@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from posterity import HMC, Gaussian, Model, Normal, fit, from_function
+from posterity import HMC, Gaussian, Model, Normal, fit, from_function, mlp, resume
+from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.driver import StuckError
 from posterity.inference.step_size import stuck_chains
 
@@ -63,6 +64,35 @@ def test_a_chain_that_stays_stuck_is_left_out_aloud(monkeypatch):
     assert posterior.receipt.num_chains == 3
     assert posterior.trace["acceptance"].shape[0] == 3
     assert "left out" in posterior.receipt.notes[-1]
+
+
+def test_a_restart_survives_the_store_and_a_cut(tmp_path, monkeypatch):
+    """Killed after the restarts, a resumed run has the same draws, and still leaves out what stayed stuck."""
+    rows = np.array([False, True, False, False])
+    monkeypatch.setattr(HMC, "stuck", lambda self, trace: rows)
+    model = Model(mlp((2,)), Gaussian(1.0), Normal(0.0, 1.0))
+    data = (np.random.default_rng(0).normal(size=(6, 1)), np.zeros(6))
+    with pytest.warns(UserWarning, match="stuck"):
+        whole = fit(model, METHOD, data)
+    save = Checkpoint.save
+
+    def save_then_stop(self, *arguments):
+        save(self, *arguments)
+        if self.progress["phase"] == 1:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(Checkpoint, "save", save_then_stop)
+    monkeypatch.setattr("posterity.inference.checkpoint.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("posterity.inference.driver.SEGMENT_SECONDS", 0.0)
+    with pytest.raises(KeyboardInterrupt):
+        fit(model, METHOD, data, store=tmp_path / "run")
+    monkeypatch.setattr(Checkpoint, "save", save)
+    with pytest.warns(UserWarning, match="stuck"):
+        back = resume(tmp_path / "run")
+    assert back.family.num_chains == 3
+    pairs = zip(jax.tree.leaves(back.family), jax.tree.leaves(whole.family), strict=True)
+    assert all(np.array_equal(a, b) for a, b in pairs)
+    assert all(np.array_equal(back.trace[name], whole.trace[name]) for name in whole.trace)
 
 
 def test_nothing_but_stuck_chains_is_an_error(monkeypatch):

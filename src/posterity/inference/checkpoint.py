@@ -86,9 +86,11 @@ class Checkpoint:
     def save(self, run: Any, chains: Any, phase: int, record: int) -> None:
         """Everything since the last save; after this line a kill loses nothing before it."""
         if not run.draws:
-            self._kept = 0  # an adaptation used them up
-            for name in [name for name in self.writer.files if name.startswith("draws-")]:
-                self.writer.drop(name.removesuffix(".safetensors"))
+            self._drop("draws-")  # an adaptation used them up
+            self._kept = 0
+        if run.rewritten:
+            self._drop("trace-")
+            self._traced, run.rewritten = 0, False
         number = self._num_shards
         new_trace = [{n: parts[i] for n, parts in run.trace.items()} for i in range(self._traced, _length(run.trace))]
         if new_trace:
@@ -106,6 +108,7 @@ class Checkpoint:
             "record": record,
             "num_steps": run.num_steps,
             "num_taken": run.num_taken,
+            "stuck": None if run.stuck is None else run.stuck.tolist(),
             "notes": run.notes,
             "num_shards": self._num_shards,
             "seconds": self.seconds + self._saved - self._begun,
@@ -125,6 +128,7 @@ class Checkpoint:
                 run.draws.append(_unnumbered(reader.arrays(f"draws-{number:06d}"), template.state.params, num_axes=2))
         run.num_steps, run.num_taken = self.progress["num_steps"], self.progress["num_taken"]
         run.notes = list(self.progress["notes"])
+        run.stuck = None if self.progress["stuck"] is None else np.array(self.progress["stuck"])
         self._traced, self._kept = _length(run.trace), len(run.draws)
         stored = reader.arrays(f"state-{numbers[-1]:06d}")
         chains = _unnumbered(stored, template, num_axes=1)
@@ -136,10 +140,13 @@ class Checkpoint:
         arrays: dict[str, np.ndarray] = {}
         body = posterior_parts(posterior, arrays)
         self.writer.arrays("posterior", arrays)
-        for name in [name for name in self.writer.files if name.startswith("draws-")]:
-            self.writer.drop(name.removesuffix(".safetensors"))  # the posterior holds them now
+        self._drop("draws-")  # the posterior holds them now
         self._write({"progress": self.progress, "posterior": body})
         return posterior
+
+    def _drop(self, prefix: str) -> None:
+        for name in [name for name in self.writer.files if name.startswith(prefix)]:
+            self.writer.drop(name.removesuffix(".safetensors"))
 
     def _write(self, body: dict[str, Any]) -> None:
         self.writer.manifest({"run": self.description, **body})

@@ -69,6 +69,7 @@ class _Run:
     stop: bool = False
     interrupted: bool = False
     stuck: np.ndarray | None = None  # [C] chains that no restart could free
+    rewritten: bool = False  # restarts have changed the trace of steps already stored
 
     def interrupt(self) -> None:
         self.interrupted = True
@@ -224,6 +225,8 @@ def _run_phases(
             chains = _run_phase(run, shared, place, chains, job.num_chains, due, bar, checkpoint)
             if number == 0 and not run.stop:
                 chains = _restart_stuck(job, run, shared, place, chains, bar)
+                if checkpoint is not None and run.rewritten:
+                    checkpoint.save(run, chains, number, -(-phase.num_steps // phase.thin))
             if phase.adapt and not run.stop:
                 chains = _adapt(run, shared, number, phase, chains)
                 if checkpoint is not None:
@@ -242,8 +245,11 @@ def _restart_stuck(job: Job, run: _Run, shared: Any, place: _Place, chains: Chai
 
     Nothing of it is stored before it is over: a run killed meanwhile finds the same chains stuck and does it again.
     """
-    stuck = job.method.stuck(run.history()) if place.phase.num_steps else None
-    for attempt in range(1, MAX_RESTARTS + 1):
+    if run.stuck is not None or not place.phase.num_steps:
+        return chains  # a resumed run has been here before
+    stuck = job.method.stuck(run.history())
+    cut_short = run.num_steps < place.offset + place.phase.num_steps  # by the budget: no time to start again
+    for attempt in range(1, 1 if cut_short else MAX_RESTARTS + 1):
         if stuck is None or not stuck.any():
             return chains
         again = _Run(num_steps=run.num_steps)
@@ -255,6 +261,7 @@ def _restart_stuck(job: Job, run: _Run, shared: Any, place: _Place, chains: Chai
         names = ", ".join(map(str, np.flatnonzero(stuck)))
         run.notes.append(f"chain {names} was stuck in warm-up and started afresh (attempt {attempt})")
         stuck = job.method.stuck(run.history())
+        run.rewritten = True
     run.stuck = stuck
     return chains
 
@@ -295,7 +302,7 @@ def _leave_out(run: _Run) -> None:
             f"Every chain stayed stuck in warm-up after {MAX_RESTARTS} fresh starts. Start from an optimum "
             "(start=MAP()), give the scale of a heteroscedastic likelihood a floor, or narrow the prior."
         )
-    message = f"chain {names} stayed stuck after {MAX_RESTARTS} fresh starts and is left out of the posterior"
+    message = f"chain {names} stayed stuck in warm-up and is left out of the posterior"
     warnings.warn(message, stacklevel=2)
     run.notes.append(message)
     run.trace = {name: [values[~run.stuck]] for name, values in run.history().items()}
