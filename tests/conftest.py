@@ -1,17 +1,27 @@
 """Shared data and settings of the tests."""
 
+import gc
 import os
 from pathlib import Path
 
 # Tests compile many small programs and run each briefly: quick compilation is worth more than quick code.
 os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
+import jax
 import numpy as np
 import pytest
 
 import posterity  # noqa: F401  (before anything starts JAX: it makes every core a device)
 
 DATA = Path(os.environ.get("POSTERITY_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def free_compiled_programs():
+    """Each compiled program holds memory maps, of which a process has 65,530: let go of a file's programs after it."""
+    yield
+    jax.clear_caches()
+    gc.collect()
 
 
 @pytest.fixture(scope="session")

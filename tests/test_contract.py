@@ -1,5 +1,6 @@
 """The contract: every method with every likelihood it supports, through the same calls, with the same guarantees."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
@@ -70,6 +71,13 @@ PAIRS = [(m, d) for m in SETTINGS for d in LIKELIHOODS if m != "exact" or d in (
 def tier(method, data):
     quick = method == "exact" or method in EVERY or data in QUICK
     return pytest.param(method, data, id=f"{method}-{data}", marks=() if quick else pytest.mark.long)
+
+
+@pytest.fixture(autouse=True)
+def free_programs_of_a_pair():
+    """A hundred pairs compile more programs than one process can hold."""
+    yield
+    jax.clear_caches()
 
 
 @pytest.mark.parametrize(("method", "data"), [tier(*pair) for pair in PAIRS])
