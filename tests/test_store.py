@@ -48,7 +48,7 @@ def saved(tmp_path_factory):
     """A finished ensemble, in memory and on disk."""
     folder = tmp_path_factory.mktemp("store") / "run"
     method = DeepEnsemble(num_members=2, num_steps=60, batch_size=16)
-    return fit(MODEL, method, (X, Y), holdout=0.25, store=folder), folder
+    return fit(MODEL, method, (X, Y), holdout=0.25, store=folder, metadata={"columns": ["a", "b"]}), folder
 
 
 def test_values_survive_the_trip():
@@ -70,6 +70,7 @@ def test_a_stored_run_equals_one_in_memory_and_loads_again(saved):
     back = load(folder)
     assert same(back.family, posterior.family)
     assert back.receipt == posterior.receipt
+    assert back.metadata == {"columns": ["a", "b"]}
     assert back.method == posterior.method
     np.testing.assert_array_equal(back.predict(X).mean, posterior.predict(X).mean)
     np.testing.assert_array_equal(back.predict(X).ood, posterior.predict(X).ood)

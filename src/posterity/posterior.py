@@ -18,7 +18,7 @@ from posterity.diagnosis import Diagnosis
 from posterity.model import Model
 from posterity.outofdistribution import SCORES, Calibration, FeatureDistance, Score, feature_distance
 from posterity.prediction import Prediction
-from posterity.store import MANIFEST, StoreError, Writer, decode, encode, find_missing
+from posterity.store import MANIFEST, StoreError, Writer, decode, encode, find_missing, plain_json
 from posterity.streaming import DEFAULT_MEMORY, OutputStream
 from posterity.types import Family, Key, Params
 
@@ -110,6 +110,7 @@ class Posterior:
     facts: dict[str, Any]  # what a method learned beside the weights, e.g. log_evidence
     inputs: Any  # the training inputs, for feature distances
     calibration: Calibration | None = None
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the user's own, plain JSON
 
     def __repr__(self) -> str:
         facts = self.receipt
@@ -228,6 +229,7 @@ def posterior_parts(posterior: Posterior, arrays: dict[str, np.ndarray]) -> dict
         "family": encode(posterior.family, arrays, "family"),
         "method": encode(posterior.method, arrays, "method"),
         "receipt": dataclasses.asdict(posterior.receipt),
+        "metadata": plain_json(posterior.metadata),
         "trace": encode(posterior.trace, arrays, "trace"),
         "facts": encode(posterior.facts, arrays, "facts"),
         "inputs": encode(posterior.inputs, arrays, "inputs"),
@@ -243,7 +245,8 @@ def posterior_from(body: dict[str, Any], arrays: dict[str, np.ndarray], model: M
     receipt = Receipt(**{**body["receipt"], "notes": tuple(body["receipt"]["notes"])})
     family = jax.tree.map(jnp.asarray, decode(body["family"], arrays))
     inputs, trace, facts = (decode(body[name], arrays) for name in ("inputs", "trace", "facts"))
-    posterior = Posterior(model, family, decode(body["method"], arrays), receipt, trace, facts, inputs)
+    method, metadata = decode(body["method"], arrays), body["metadata"]
+    posterior = Posterior(model, family, method, receipt, trace, facts, inputs, None, metadata)
     probe = tree.take_rows(inputs, slice(0, PROBE_ROWS))
     expected = decode(body["outputs"], arrays)
     try:

@@ -239,6 +239,14 @@ def fingerprint(values: Any) -> str:
     return digest.hexdigest()
 
 
+def plain_json(metadata: dict[str, Any] | None) -> dict[str, Any]:
+    """The user's metadata as it will come back from a manifest."""
+    try:
+        return json.loads(json.dumps(metadata or {}, allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"metadata must be plain JSON (texts, finite numbers, lists, dicts): {error}.") from error
+
+
 def _stored_fields(value: Any) -> list[Any]:
     """All but a `start` that is no method: it has served once a run has begun."""
 

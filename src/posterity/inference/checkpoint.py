@@ -51,6 +51,7 @@ class Checkpoint:
             "calibration": encode(job.calibration, arrays, "calibration"),
             "seed": job.seed,
             "num_chains": job.num_chains,
+            "metadata": job.metadata,
             "fingerprint": fingerprint(tuple(job.rows)),
             "precision": "float64" if jax.config.jax_enable_x64 else "float32",  # type: ignore[attr-defined]
         }

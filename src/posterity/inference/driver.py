@@ -38,7 +38,7 @@ from posterity.inference.progress import ProgressBar
 from posterity.inference.start import chain_keys, check_arguments, check_shapes, starting_weights
 from posterity.model import Model
 from posterity.posterior import Posterior, make_receipt
-from posterity.store import StoreError
+from posterity.store import StoreError, plain_json
 from posterity.types import Key, Params, Phase
 
 MAX_RESTARTS = 2
@@ -91,6 +91,7 @@ class Job(NamedTuple):
     calibration: Any  # inputs set aside, or None
     seed: int
     num_chains: int
+    metadata: dict[str, Any]  # of the user's own, plain JSON, kept with the posterior
 
 
 def fit(
@@ -103,6 +104,7 @@ def fit(
     holdout: Any = None,
     validation: Any = None,
     store: str | Path | None = None,
+    metadata: dict[str, Any] | None = None,
     budget: float | None = None,
     progress: bool = True,
 ) -> Posterior:
@@ -117,6 +119,7 @@ def fit(
         holdout: A share of the rows (0.1), or inputs, set aside to calibrate out-of-distribution p-values.
         validation: A share of the rows, or `(x, y)`, on which each chain stops early.
         store: A new folder that keeps draws and the whole state as the run goes; `resume(store)` goes on from there.
+        metadata: Plain JSON values to keep with the posterior, `posterior.metadata`, for instance column names.
         budget: Seconds after which the run ends with what it has.
         progress: Show a bar on standard error when it is a terminal.
     """
@@ -133,7 +136,7 @@ def fit(
     else:
         validation_rows = None if validation is None else dataset(validation, model.likelihood)
     num_chains = method.num_chains if chains is None else chains
-    job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains)
+    job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, plain_json(metadata))
     checkpoint = None if store is None else Checkpoint.create(Path(store), job)
     return run_job(job, checkpoint, budget, progress)
 
@@ -187,7 +190,8 @@ def _posterior(job: Job, run: _Run, states: Any, fixed: Params, seconds: float) 
         result.model, job.method, job.rows, job.seed, job.num_chains, steps, seconds, run.notes, history
     )
     family = jax.tree.map(jnp.asarray, result.family)
-    return Posterior(result.model, family, job.method, receipt, history, result.facts or {}, job.rows.x)
+    facts = result.facts or {}
+    return Posterior(result.model, family, job.method, receipt, history, facts, job.rows.x, None, job.metadata)
 
 
 def _run_phases(

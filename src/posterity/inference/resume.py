@@ -77,6 +77,7 @@ def _job(reader: Reader, model: Model | None, method: Method | None, data: Any) 
         decode(stored["calibration"], arrays),
         stored["seed"],
         stored["num_chains"],
+        stored["metadata"],
     )
 
 
