@@ -13,8 +13,8 @@ import optax
 import pytest
 
 from posterity import MAP, MLE, DeepEnsemble, Model, fit
-from posterity.inference import driver, program
-from posterity.inference.driver import NonFiniteError
+from posterity.inference import program, run
+from posterity.inference.run import NonFiniteError
 from posterity.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
 from posterity.networks import from_function, linear, mlp
 from posterity.priors import Fixed
@@ -73,7 +73,7 @@ def test_the_same_seed_repeats_and_segments_do_not_matter(wave, monkeypatch):
     model = Model(mlp((8,)), Gaussian(0.1), dist.Normal(0.0, 1.0))
     method = DeepEnsemble(num_members=2, num_steps=130, batch_size=16)
     one, again, other = (fit(model, method, wave, seed=seed) for seed in (3, 3, 4))
-    monkeypatch.setattr(driver, "SEGMENT_SECONDS", 0.0)
+    monkeypatch.setattr(run, "SEGMENT_SECONDS", 0.0)
     cut = fit(model, method, wave, seed=3)
     for same in (again, cut):
         assert all(

@@ -7,7 +7,7 @@ import pytest
 
 from posterity import HMC, Gaussian, Model, Normal, fit, from_function, mlp, resume
 from posterity.inference.checkpoint import Checkpoint
-from posterity.inference.driver import StuckError
+from posterity.inference.restarts import StuckError
 from posterity.inference.step_size import stuck_chains
 
 X, Y = np.zeros((4, 1)), np.zeros(4)
@@ -83,7 +83,7 @@ def test_a_restart_survives_the_store_and_a_cut(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Checkpoint, "save", save_then_stop)
     monkeypatch.setattr("posterity.inference.checkpoint.SAVE_SECONDS", 0.0)
-    monkeypatch.setattr("posterity.inference.driver.SEGMENT_SECONDS", 0.0)
+    monkeypatch.setattr("posterity.inference.run.SEGMENT_SECONDS", 0.0)
     with pytest.raises(KeyboardInterrupt):
         fit(model, METHOD, data, store=tmp_path / "run")
     monkeypatch.setattr(Checkpoint, "save", save)

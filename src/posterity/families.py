@@ -10,10 +10,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from posterity import tree
 from posterity.networks.dropout import apply_per_row, apply_shared, row_keys
-from posterity.types import Array, Key, Params
+from posterity.types import Array, Family, Key, Params
 
 
 class WeightFamily:
@@ -22,6 +23,7 @@ class WeightFamily:
     fixed: Params  # [C, ...] weights that were not inferred; None where there are none
 
     num_draws: int | None = None
+    bytes_of_draw: int = 0  # that must be read from disk to have it; 0 where all draws are at hand
 
     @property
     def num_chains(self) -> int:
@@ -45,6 +47,10 @@ class WeightFamily:
     def outputs(self, model: Any, key: Key, x: Any, draws: Array) -> Array:
         """[len(draws), N, ..., K]."""
         return jax.vmap(lambda index: self.bound(model, index).outputs(self.draw(key, index), x))(draws)
+
+    def at_hand(self, draws: np.ndarray) -> tuple[Family, np.ndarray]:
+        """A family for compiled programs that has these draws in memory, and their numbers there."""
+        return self, draws
 
 
 @tree.record

@@ -15,10 +15,12 @@ import numpy as np
 from posterity import diagnostics, tree
 from posterity.data.dataset import Dataset, check_inputs
 from posterity.diagnosis import Diagnosis
+from posterity.families import Samples
 from posterity.model import Model
 from posterity.outofdistribution import SCORES, Calibration, FeatureDistance, Score, feature_distance
 from posterity.prediction import Prediction
-from posterity.store import MANIFEST, StoreError, Writer, decode, encode, find_missing, plain_json
+from posterity.store import MANIFEST, Reader, StoreError, Writer, decode, encode, find_missing, plain_json
+from posterity.stored import HELD_BYTES, StoredSamples, open_draws, settle, write_draws
 from posterity.streaming import DEFAULT_MEMORY, OutputStream
 from posterity.types import Family, Key, Params
 
@@ -134,7 +136,7 @@ class Posterior:
             x: Inputs shaped as in training.
             num_draws: Draws to mix; by default all stored ones, or 100 fresh ones.
             seed: Of fresh draws; the same seed gives the same draws at any rows.
-            memory: Bytes to stay within, about.
+            memory: Bytes to stay within, about; draws on disk are read in pieces that fit.
             closed_form: Use Gaussian formulas where method and likelihood have them, instead of draws.
         """
         inputs = check_inputs(x)
@@ -172,19 +174,18 @@ class Posterior:
         return feature_distance(self.model, self._complete_weights(), self.inputs)
 
     def save(self, path: str | Path) -> None:
-        """Write everything into a new folder; `load(path)` reads it again."""
+        """Write everything into a new folder; `load(path)` reads it again. Draws go into files of about 64 MB."""
         folder = Path(path)
         if (folder / MANIFEST).exists():
             raise StoreError(f"{folder} holds a store already; choose a new folder.")
-        writer, arrays = Writer(folder), {}
-        body = posterior_parts(self, arrays)
-        writer.arrays("posterior", arrays)
-        writer.manifest({"posterior": body})
+        writer = Writer(folder)
+        writer.manifest({"posterior": posterior_parts(self, writer)})
 
     def weights(self, num_draws: int = 1, seed: int = 0) -> Params:
         """Complete weights of draws, [S, ...]; for families whose draws are weights."""
-        draws = jnp.asarray(self._choose(num_draws))
-        return jax.vmap(lambda index: self.family.weights(self.model, jax.random.key(seed), index))(draws)  # type: ignore[attr-defined]
+        family: Any = self.family
+        family, draws = family.at_hand(self._choose(num_draws))
+        return jax.vmap(lambda index: family.weights(self.model, jax.random.key(seed), index))(jnp.asarray(draws))
 
     def starting_weights(self, num_chains: int) -> Params:
         """Complete weights for so many chains of another method, [C, ...]; chains are used again where too few."""
@@ -220,13 +221,14 @@ class Posterior:
             raise ValueError(f"x has rows of shape {got}; the model was trained on rows of shape {wanted}.")
 
 
-def posterior_parts(posterior: Posterior, arrays: dict[str, np.ndarray]) -> dict[str, Any]:
-    """A posterior as JSON; its arrays are added to `arrays`. Outputs at a few rows go along to know the network by."""
+def posterior_parts(posterior: Posterior, writer: Writer) -> dict[str, Any]:
+    """A posterior as JSON; its arrays are written. Outputs at a few rows go along to know the network by."""
     probe = tree.take_rows(posterior.inputs, slice(0, PROBE_ROWS))
     calibration = posterior.calibration
-    return {
+    arrays: dict[str, np.ndarray] = {}
+    body = {
         "model": encode(tree.replace(posterior.model, fixed=None), arrays, "model"),
-        "family": encode(posterior.family, arrays, "family"),
+        "family": _family_parts(posterior.family, arrays, writer),
         "method": encode(posterior.method, arrays, "method"),
         "receipt": dataclasses.asdict(posterior.receipt),
         "metadata": plain_json(posterior.metadata),
@@ -237,29 +239,60 @@ def posterior_parts(posterior: Posterior, arrays: dict[str, np.ndarray]) -> dict
         "scores": None if calibration is None else encode(calibration.scores, arrays, "scores"),
         "outputs": encode(posterior.predict(probe, num_draws=1).outputs, arrays, "outputs"),
     }
+    writer.arrays("posterior", arrays)
+    return body
 
 
-def posterior_from(body: dict[str, Any], arrays: dict[str, np.ndarray], model: Model | None) -> Posterior:
-    """The posterior again; a network of the user's own comes with `model` and must give the stored outputs."""
+def _family_parts(family: Any, arrays: dict[str, np.ndarray], writer: Writer) -> Any:
+    """A family as JSON. Draws go into files of their own, which name them by their place in the tree of weights."""
+    if not isinstance(family, Samples | StoredSamples):
+        return encode(family, arrays, "family")
+    structure = jax.tree.structure(family.draws)
+    places = jax.tree.unflatten(structure, range(structure.num_leaves))
+    return {
+        "shards": write_draws(writer, family.draws, "weights"),
+        "draws": encode(places, arrays, "draws"),
+        "fixed": encode(family.fixed, arrays, "family/fixed"),
+    }
+
+
+def family_from(stored: Any, arrays: dict[str, np.ndarray], reader: Reader, memory: int) -> Family:
+    """The family again; draws of more than `memory` bytes stay where they are."""
+    if "shards" not in stored:
+        return jax.tree.map(jnp.asarray, decode(stored, arrays))
+    places, fixed = decode(stored["draws"], arrays), decode(stored["fixed"], arrays)
+    draws = open_draws([reader.path(name) for name in stored["shards"]], places)
+    return settle(StoredSamples.of(draws, fixed), memory)
+
+
+def posterior_from(reader: Reader, model: Model | None, memory: int = HELD_BYTES) -> Posterior:
+    """The posterior of a store; a network of the user's own comes with `model` and must give the stored outputs."""
+    body, arrays = reader.body["posterior"], reader.arrays("posterior")
     model = stored_model(body["model"], arrays, model)
     receipt = Receipt(**{**body["receipt"], "notes": tuple(body["receipt"]["notes"])})
-    family = jax.tree.map(jnp.asarray, decode(body["family"], arrays))
+    family = family_from(body["family"], arrays, reader, memory)
     inputs, trace, facts = (decode(body[name], arrays) for name in ("inputs", "trace", "facts"))
     method, metadata = decode(body["method"], arrays), body["metadata"]
     posterior = Posterior(model, family, method, receipt, trace, facts, inputs, None, metadata)
-    probe = tree.take_rows(inputs, slice(0, PROBE_ROWS))
-    expected = decode(body["outputs"], arrays)
-    try:
-        outputs = posterior.predict(probe, num_draws=1).outputs
-    except (TypeError, ValueError, KeyError) as error:
-        raise StoreError(f"This network does not take the stored weights: {error}") from error
-    if outputs.shape != expected.shape or not np.allclose(outputs, expected, rtol=1e-3, atol=1e-4):
-        raise StoreError("This network gives other outputs than the stored one did for the same weights and inputs.")
+    _check_outputs(posterior, decode(body["outputs"], arrays))
     if body["calibration"] is None:
         return posterior
     name, scores = body["calibration"], decode(body["scores"], arrays)
     distance = posterior.feature_distance() if name == "features" else None
     return dataclasses.replace(posterior, calibration=Calibration(name, scores, distance))
+
+
+def _check_outputs(posterior: Posterior, expected: np.ndarray) -> None:
+    """Refuse a network that is not the stored one."""
+    probe = tree.take_rows(posterior.inputs, slice(0, PROBE_ROWS))
+    try:
+        outputs = posterior.predict(probe, num_draws=1).outputs
+    except StoreError:
+        raise
+    except (TypeError, ValueError, KeyError) as error:
+        raise StoreError(f"This network does not take the stored weights: {error}") from error
+    if outputs.shape != expected.shape or not np.allclose(outputs, expected, rtol=1e-3, atol=1e-4):
+        raise StoreError("This network gives other outputs than the stored one did for the same weights and inputs.")
 
 
 def stored_model(stored: Any, arrays: dict[str, np.ndarray], given: Model | None) -> Model:
@@ -277,8 +310,6 @@ def stored_model(stored: Any, arrays: dict[str, np.ndarray], given: Model | None
 
 def prior_predictive(model: Model, x: Any, *, num_draws: int = 100, seed: int = 0) -> Prediction:
     """What the model says before it has seen a datum: draws of functions from the prior, as a prediction at rows x."""
-    from posterity.families import Samples
-
     inputs = check_inputs(x)
     key_init, key_draws, key = jax.random.split(jax.random.key(seed), 3)
     start = model.init(key_init, jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), inputs))

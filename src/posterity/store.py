@@ -11,7 +11,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import optax
 import safetensors.numpy
 
 from posterity import tree
+from posterity.devices import wait_for_all
 from posterity.networks.mlp import MLP
 from posterity.priors import Fixed, Flat
 
@@ -46,10 +48,13 @@ class Missing:
 
 
 class Writer:
-    """Writes arrays and a manifest into a directory; remembers what is whole."""
+    """Writes arrays and a manifest into a directory; remembers what is whole.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    `together`: all processes of a run call it in step; the first one writes, and none goes on before it has.
+    """
+
+    def __init__(self, folder: Path, together: bool = False) -> None:
+        self.folder, self.together = folder, together
         self.files: dict[str, str] = {}  # name -> checksum
         try:
             folder.mkdir(parents=True, exist_ok=True)
@@ -61,6 +66,9 @@ class Writer:
         self._write(f"{name}.safetensors", payload)
         self.files[f"{name}.safetensors"] = _digest(payload)
 
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
+
     def drop(self, name: str) -> None:
         """Forget a file; it is removed once a manifest without it is in place."""
         self.files.pop(f"{name}.safetensors", None)
@@ -70,11 +78,22 @@ class Writer:
         text = json.dumps(body, sort_keys=True)
         whole = json.dumps({"checksum": _digest(text.encode()), "body": text}, indent=1)
         self._write(MANIFEST, whole.encode())
-        for path in self.folder.glob("*.safetensors"):
-            if path.name not in self.files:
-                path.unlink()
+        if self._writes:
+            for path in self.folder.glob("*.safetensors"):
+                if path.name not in self.files:
+                    path.unlink()
+
+    @property
+    def _writes(self) -> bool:
+        return not self.together or jax.process_index() == 0
 
     def _write(self, name: str, payload: bytes) -> None:
+        if self._writes:
+            self._replace(name, payload)
+        if self.together:
+            wait_for_all(name)
+
+    def _replace(self, name: str, payload: bytes) -> None:
         final, temporary = self.folder / name, self.folder / f".{name}.partial"
         try:
             with open(temporary, "wb") as file:
@@ -114,6 +133,24 @@ class Reader:
     def arrays(self, name: str) -> dict[str, np.ndarray]:
         return safetensors.numpy.load_file(self.path(name))
 
+    def check_files(self) -> None:
+        """Refuse a store of which any file is damaged."""
+        for name in self.files:
+            self.path(name.removesuffix(".safetensors"))
+
+    @contextmanager
+    def damage_in_words(self) -> Iterator[None]:
+        """What does not fit together, although every checksum is right, is a store that someone has edited."""
+        try:
+            yield
+        except StoreError:
+            raise
+        except (LookupError, TypeError, ValueError, AttributeError) as error:
+            raise StoreError(
+                f"The store {self.folder} does not hold together ({type(error).__name__}: {error}); it was edited, or "
+                "is from another version. Restore it from a copy."
+            ) from error
+
 
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
@@ -127,11 +164,18 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         body = json.loads(whole["body"])
     except (ValueError, KeyError, AttributeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged from error
+    if not isinstance(body, dict) or not isinstance(body.get("format"), int) or not _names_files(body.get("files")):
+        raise damaged
     if body["format"] > FORMAT:
         raise StoreError(
             f"{path} has format {body['format']}, newer than the {FORMAT} this version reads: pip install -U posterity."
         )
     return body
+
+
+def _names_files(files: Any) -> bool:
+    """Whether this maps names of files, not of places elsewhere, to checksums."""
+    return isinstance(files, dict) and all(Path(name).name == name and isinstance(files[name], str) for name in files)
 
 
 # Values to plain JSON and back. Arrays go into a table of their own and leave their name behind.

@@ -42,6 +42,16 @@ class Components(NamedTuple):
         return model.likelihood.marginal(self.outputs, self.covariance)
 
 
+class Sizes(NamedTuple):
+    """How a stream is cut up to stay within its memory."""
+
+    width: int  # rows of a block
+    draws: int  # of a call
+    together: int  # of these, side by side
+    num_blocks: int  # computed in one pass over the draws; 1 where draws need not be read from disk
+    keep: bool  # whether all blocks fit the budget
+
+
 @partial(jax.jit, static_argnames="together")
 def _draw_outputs(model: Any, family: Family, key: Key, x: Any, draws: Array, together: int = 1) -> Array:
     """[len(draws), n, ..., K], `together` draws at a time; XLA moves what no draw changes out of the loop."""
@@ -68,7 +78,8 @@ class OutputStream:
     def __init__(
         self, model: Any, family: Family, key: Key, x: Any, draws: np.ndarray, closed_form: bool, memory: int
     ) -> None:
-        self.model, self.family, self.key, self.x = model, family, key, x
+        self.family: Any = family
+        self.model, self.key, self.x = model, key, x
         self.draws, self.closed_form, self.memory = draws, closed_form, memory
         self.num_rows = tree.num_rows(x)
         self._cache: list[Components] = []
@@ -95,42 +106,56 @@ class OutputStream:
         return np.concatenate(parts, axis=1)
 
     def _blocks(self) -> Iterator[tuple[slice, int, Components]]:
-        width, _, _, keep = self._sizes
-        starts = range(0, self.num_rows, width)
-        for i, start in enumerate(starts):
-            rows = slice(start, min(start + width, self.num_rows))
-            if i < len(self._cache):
-                yield rows, width, self._cache[i]
-                continue
-            block = self._compute(rows, width)
-            if keep and i == len(self._cache):
-                self._cache.append(block)
-            yield rows, width, block
+        sizes = self._sizes
+        starts = range(0, self.num_rows, sizes.width)
+        rows = [slice(start, min(start + sizes.width, self.num_rows)) for start in starts]
+        done = 0
+        while done < len(rows):
+            if done < len(self._cache):
+                blocks = [self._cache[done]]
+            else:
+                blocks = self._compute(rows[done : done + sizes.num_blocks])
+                if sizes.keep and done == len(self._cache):
+                    self._cache.extend(blocks)
+            while blocks:
+                yield rows[done], sizes.width, blocks.pop(0)
+                done += 1
 
-    def _compute(self, rows: slice, width: int) -> Components:
-        x = jax.tree.map(lambda leaf: jnp.asarray(_pad(leaf[rows], width)), self.x)
+    def _compute(self, blocks: Sequence[slice]) -> list[Components]:
+        """The components of some blocks of rows: draws that must be read from disk are read once for all of them."""
+        width, count, together, *_ = self._sizes
+        inputs = [jax.tree.map(lambda leaf: jnp.asarray(_pad(leaf[rows], width)), self.x) for rows in blocks]  # noqa: B023
         if self.closed_form:
-            return _moments(self.model, self.family, x)
-        _, count, together, _ = self._sizes
-        parts = []
+            return [_moments(self.model, self.family, x) for x in inputs]
+        parts: list[list[Array]] = [[] for _ in blocks]
         for first in range(0, len(self.draws), count):
             index = self.draws[first : first + count]
-            padded = jnp.asarray(_pad(index, count))
-            outputs = _draw_outputs(self.model, self.family, self.key, x, padded, together)
-            parts.append(outputs if len(index) == count else outputs[: len(index)])
-        return Components(jnp.concatenate(parts) if len(parts) > 1 else parts[0])
+            family, local = self.family.at_hand(_pad(index, count))
+            for x, computed in zip(inputs, parts, strict=True):
+                outputs = _draw_outputs(self.model, family, self.key, x, jnp.asarray(local), together)
+                computed.append(outputs if len(index) == count else outputs[: len(index)])
+            if family is not self.family:
+                jax.block_until_ready(parts)  # before more is read: what waits to be computed holds its draws
+                del family
+        return [Components(_concatenate(parts.pop(0))) for _ in blocks]
 
     @cached_property
-    def _sizes(self) -> tuple[int, int, int, bool]:
-        """Rows of a block, draws of a call, draws side by side, and whether all blocks fit the budget and are kept."""
+    def _sizes(self) -> Sizes:
         per_output, per_row, per_draw = self._bytes()
-        keep = per_output * self.num_components * self.num_rows <= self.memory / 2
+        whole = per_output * self.num_components * self.num_rows
+        keep = whole <= self.memory / 2
         fitting = [n for n in BLOCK_ROWS if n * per_output * self.num_components <= self.memory / 4] or [1]
         width = min(_at_least(BLOCK_ROWS, self.num_rows), _at_most(fitting, CACHE_FRIENDLY / per_row))
         together = _at_most(DRAWS_TOGETHER, CACHE_FRIENDLY / (per_draw + per_row * width))
         together = min(together, _at_least(DRAWS_TOGETHER, self.num_components))
         whole_rounds = -(-self.num_components // together) * together
-        return width, min(whole_rounds, DRAWS_OF_A_CALL), together, keep
+        count, num_blocks = min(whole_rounds, DRAWS_OF_A_CALL), 1
+        if self.family.bytes_of_draw and not self.closed_form:
+            at_once = int(self.memory / 8 / self.family.bytes_of_draw)
+            count = min(count, max(1, at_once // together) * together)
+            block = per_output * self.num_components * width
+            num_blocks = -(-self.num_rows // width) if keep else max(1, int(self.memory / 4 / block))
+        return Sizes(width, count, together, num_blocks, keep)
 
     def _bytes(self) -> tuple[int, int, int]:
         """Bytes a draw of one row's outputs takes, of its intermediate values, and of what a draw costs at any row."""
@@ -141,11 +166,15 @@ class OutputStream:
                 program = jax.make_jaxpr(lambda family, x: family.moments(self.model, x))(self.family, x)
             else:
                 call = lambda family, x: family.outputs(self.model, self.key, x, jnp.zeros(1, int))  # noqa: E731
-                program = jax.make_jaxpr(call)(self.family, x)
+                program = jax.make_jaxpr(call)(self.family.at_hand(self.draws[:1])[0], x)
             values = sum(var.aval.size * 4 for eqn in program.eqns for var in eqn.outvars)
             sizes.append((sum(aval.size * 4 for aval in program.out_avals) // rows, values))
         per_row = max(sizes[1][1] - sizes[0][1], sizes[0][0])
         return sizes[0][0], per_row, max(sizes[0][1] - per_row, 0)
+
+
+def _concatenate(parts: list[Array]) -> Array:
+    return jnp.concatenate(parts) if len(parts) > 1 else parts[0]
 
 
 def _at_least(choices: Sequence[int], wanted: float) -> int:

@@ -1,7 +1,7 @@
 """Inference: `fit`, and one file for each method."""
 
 from posterity.inference.bayes_by_backprop import BayesByBackprop
-from posterity.inference.driver import NonFiniteError, fit
+from posterity.inference.driver import fit
 from posterity.inference.exact import Exact
 from posterity.inference.hmc import HMC
 from posterity.inference.laplace import Laplace
@@ -11,6 +11,7 @@ from posterity.inference.mile import MILE
 from posterity.inference.nuts import NUTS
 from posterity.inference.point import MAP, MLE, DeepEnsemble
 from posterity.inference.resume import load, resume
+from posterity.inference.run import NonFiniteError
 from posterity.inference.sgmcmc import SGHMC, SGLD, Cyclical
 from posterity.inference.swag import SWAG
 

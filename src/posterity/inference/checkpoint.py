@@ -7,6 +7,7 @@ step depends on its number alone.
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from pathlib import Path
 from typing import Any
@@ -14,12 +15,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import Mesh
 
+from posterity import tree
 from posterity.data.dataset import Dataset
+from posterity.devices import fetch, place
 from posterity.posterior import Posterior, posterior_parts
 from posterity.store import MANIFEST, Reader, StoreError, Writer, encode, fingerprint
+from posterity.stored import StoredSamples, open_draws
+from posterity.types import Params
 
 SAVE_SECONDS = 2.0
 
@@ -30,6 +34,7 @@ class Checkpoint:
     def __init__(self, writer: Writer, description: dict[str, Any]) -> None:
         self.writer, self.description = writer, description
         self.progress: dict[str, Any] | None = None
+        self._reader: Reader | None = None  # of what was there before this session
         self.seconds = 0.0  # of earlier sessions
         self._begun = self._saved = time.perf_counter()
         self._num_shards = 0
@@ -41,7 +46,7 @@ class Checkpoint:
             raise StoreError(
                 f"{folder} holds a run already: go on with resume({str(folder)!r}), or choose a new folder."
             )
-        writer = Writer(folder)
+        writer = Writer(folder, together=True)
         arrays: dict[str, np.ndarray] = {}
         description = {
             "model": encode(job.model, arrays, "model"),
@@ -51,6 +56,7 @@ class Checkpoint:
             "calibration": encode(job.calibration, arrays, "calibration"),
             "seed": job.seed,
             "num_chains": job.num_chains,
+            "mesh": job.mesh,
             "metadata": job.metadata,
             "fingerprint": fingerprint(tuple(job.rows)),
             "precision": "float64" if jax.config.jax_enable_x64 else "float32",  # type: ignore[attr-defined]
@@ -63,10 +69,10 @@ class Checkpoint:
     @classmethod
     def reopen(cls, reader: Reader) -> Checkpoint:
         """Go on writing where a store ends."""
-        writer = Writer(reader.folder)
+        writer = Writer(reader.folder, together=True)
         writer.files = dict(reader.files)
         made = cls(writer, reader.body["run"])
-        made.progress = reader.body["progress"]
+        made.progress, made._reader = reader.body["progress"], reader
         if made.progress is not None:
             made.seconds, made._num_shards = made.progress["seconds"], made.progress["num_shards"]
         return made
@@ -85,7 +91,10 @@ class Checkpoint:
         return time.perf_counter() - self._saved > SAVE_SECONDS
 
     def save(self, run: Any, chains: Any, phase: int, record: int) -> None:
-        """Everything since the last save; after this line a kill loses nothing before it."""
+        """Everything since the last save; after this line a kill loses nothing before it.
+
+        The run lets go of draws that are on disk: what stands in `run.draws` for them reads them when asked.
+        """
         if not run.draws:
             self._drop("draws-")  # an adaptation used them up
             self._kept = 0
@@ -100,7 +109,8 @@ class Checkpoint:
         if run.draws[self._kept :]:
             joined = jax.tree.map(lambda *parts: np.concatenate(parts, 1), *run.draws[self._kept :])
             self.writer.arrays(f"draws-{number:06d}", _numbered(joined))
-        self.writer.arrays(f"state-{number:06d}", _numbered(chains))
+            run.draws[self._kept :] = [open_draws([self.writer.path(f"draws-{number:06d}")], joined)]
+        self.writer.arrays(f"state-{number:06d}", _numbered(fetch(chains)))
         self.writer.drop(f"state-{number - 1:06d}")
         self._traced, self._kept, self._num_shards = _length(run.trace), len(run.draws), number + 1
         self._saved = time.perf_counter()
@@ -118,32 +128,34 @@ class Checkpoint:
 
     def restore(self, run: Any, template: Any, mesh: Mesh) -> tuple[Any, int, int]:
         """(chains, phase, record) as saved; fills the run with what it had gathered."""
+        reader = self._reader
         assert self.progress is not None
-        reader = Reader(self.writer.folder)
+        assert reader is not None
         numbers = range(self.progress["num_shards"])
         for number in numbers:
             if f"trace-{number:06d}.safetensors" in reader.files:
                 for name, values in reader.arrays(f"trace-{number:06d}").items():
                     run.trace.setdefault(name, []).append(values)
             if f"draws-{number:06d}.safetensors" in reader.files:
-                run.draws.append(_unnumbered(reader.arrays(f"draws-{number:06d}"), template.state.params, num_axes=2))
+                run.draws.append(_stored_draws(reader.path(f"draws-{number:06d}"), template.state.params))
         run.num_steps, run.num_taken = self.progress["num_steps"], self.progress["num_taken"]
         run.notes = list(self.progress["notes"])
         run.stuck = None if self.progress["stuck"] is None else np.array(self.progress["stuck"])
         self._traced, self._kept = _length(run.trace), len(run.draws)
         stored = reader.arrays(f"state-{numbers[-1]:06d}")
-        chains = _unnumbered(stored, template, num_axes=1)
-        chains = jax.tree.map(lambda leaf: jax.device_put(leaf, NamedSharding(mesh, P("chain"))), chains)
+        chains = place(_unnumbered(stored, template), mesh, "chain")
         return chains, self.progress["phase"], self.progress["record"]
 
     def finish(self, posterior: Posterior) -> Posterior:
-        """Write the posterior beside the run."""
-        arrays: dict[str, np.ndarray] = {}
-        body = posterior_parts(posterior, arrays)
-        self.writer.arrays("posterior", arrays)
+        """Write the posterior beside the run, and return it: draws on disk are then those of the posterior."""
+        body = posterior_parts(posterior, self.writer)
         self._drop("draws-")  # the posterior holds them now
         self._write({"progress": self.progress, "posterior": body})
-        return posterior
+        family = posterior.family
+        if not isinstance(family, StoredSamples):
+            return posterior
+        draws = open_draws([self.writer.path(name) for name in body["family"]["shards"]], family.draws)
+        return dataclasses.replace(posterior, family=StoredSamples.of(draws, family.fixed))
 
     def _drop(self, prefix: str) -> None:
         for name in [name for name in self.writer.files if name.startswith(prefix)]:
@@ -166,20 +178,34 @@ def _numbered(values: Any) -> dict[str, np.ndarray]:
     return {f"{i:04d}": np.asarray(_key_data(leaf)) for i, leaf in enumerate(jax.tree.leaves(values))}
 
 
-def _unnumbered(stored: dict[str, np.ndarray], template: Any, num_axes: int) -> Any:
-    """Leaves back into the tree they came from, `num_axes` axes in front of what one chain has."""
+def _stored_draws(path: Path, template: Params) -> Params:
+    """The draws of a file, [C, R, ...], left where they are."""
+    draws = open_draws([path], template)
+    leaves, wanted = jax.tree.leaves(draws), jax.tree.leaves(template)
+    for array, leaf in zip(leaves, wanted, strict=True):
+        if array.shape[2:] != leaf.shape[1:]:
+            raise StoreError(f"The store holds draws of shape {array.shape[2:]} where {leaf.shape[1:]} belongs.")
+    return tree.take_rows(draws, _spread(leaves[0].shape[0], wanted[0].shape[0]))
+
+
+def _spread(stored: int, wanted: int) -> np.ndarray:
+    """Rows for chains: another number of devices pads to another number of chains."""
+    return np.minimum(np.arange(wanted), stored - 1)
+
+
+def _unnumbered(stored: dict[str, np.ndarray], template: Any) -> Any:
+    """Leaves back into the tree they came from."""
     leaves, structure = jax.tree.flatten(template)
     if len(leaves) != len(stored):
         raise StoreError("The stored state is that of another model or method; pass the ones the run began with.")
     made = []
     for i, leaf in enumerate(leaves):
         values = stored[f"{i:04d}"]
-        # Another number of devices pads to another number of chains.
-        values = values[np.minimum(np.arange(leaf.shape[0]), len(values) - 1)]
+        values = values[_spread(len(values), leaf.shape[0])]
         if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
             made.append(jax.random.wrap_key_data(jnp.asarray(values)))
             continue
-        if values.shape[num_axes:] != leaf.shape[1:]:
+        if values.shape[1:] != leaf.shape[1:]:
             raise StoreError(f"The store holds an array of shape {values.shape} where {leaf.shape} belongs.")
         made.append(values.astype(leaf.dtype))
     return jax.tree.unflatten(structure, made)

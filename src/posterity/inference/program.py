@@ -1,7 +1,8 @@
 """The compiled programs of a run: start all chains, and advance them by any number of records.
 
 A segment is a loop with a traced number of steps, so cutting a run into segments costs no compilation and changes no
-bit of it. Chains are spread over the devices of the mesh, and mapped over within each.
+bit of it. Chains are spread over the mesh's first axis and mapped over within a device. Rows are spread over the
+second: there the compiler splits the work and adds the sums, so no method needs to know.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from posterity import tree
 from posterity.data.batches import batch_width, clock, num_batches, take_batch
+from posterity.data.dataset import Dataset
+from posterity.devices import place
 from posterity.inference.early_stopping import stop_early
 from posterity.types import Array, Batch, Kernel, Key, Params, Phase
 
@@ -25,8 +28,9 @@ class Layout(NamedTuple):
     """What a segment's program is specialised to."""
 
     mesh: Mesh
+    num_rows: int  # of the data
     batches: int  # in an epoch
-    width: int  # rows of a batch
+    width: int  # rows of a batch, padding included: a multiple of the devices that split it
     shuffle: bool
     keep: bool
     capacity: int  # records a segment can hold
@@ -60,7 +64,19 @@ def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params) -> Layout:
         bytes_per_record = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(free)))
         capacity = int(np.clip(SEGMENT_BYTES // bytes_per_record, 1, SEGMENT_RECORDS))
     batches = num_batches(num_rows, phase.batch_size)
-    return Layout(mesh, batches, batch_width(num_rows, phase.batch_size), phase.shuffle, phase.keep, capacity)
+    splits = mesh.shape["data"]
+    width = -(-batch_width(num_rows, phase.batch_size) // splits) * splits
+    return Layout(mesh, num_rows, batches, width, phase.shuffle, phase.keep, capacity)
+
+
+def place_rows(layout: Layout, rows: Dataset) -> Batch:
+    """The data on the mesh: split where a step sees all of it, whole on every device where it picks batches."""
+    if layout.batches > 1:
+        return place(rows.batch(), layout.mesh)
+    index = np.arange(layout.width)
+    padded = rows.take(np.minimum(index, rows.num_rows - 1)) if layout.width > rows.num_rows else rows
+    weight = np.where(index < rows.num_rows, padded.weight, 0.0)
+    return place(padded._replace(weight=weight).batch(), layout.mesh, "data")
 
 
 def pad_chains(chains: Any, num_devices: int) -> Any:
@@ -68,10 +84,6 @@ def pad_chains(chains: Any, num_devices: int) -> Any:
     num_chains = tree.num_rows(chains)
     padded = -(-num_chains // num_devices) * num_devices
     return chains if padded == num_chains else tree.take_rows(chains, np.minimum(np.arange(padded), num_chains - 1))
-
-
-def replicate(values: Any, mesh: Mesh) -> Any:
-    return jax.device_put(values, NamedSharding(mesh, P()))
 
 
 def _kernel(method: Any, model: Any, fixed: Params, extra: Extra) -> Kernel:
@@ -88,9 +100,15 @@ def _over_chains(layout: Layout, function: Any, shared: Any, chains: Any) -> Any
         mesh=layout.mesh,
         in_specs=(P(), P("chain")),
         out_specs=P("chain"),
+        axis_names={"chain"},  # the data axis is left to the compiler
         check_vma=False,  # no collective crosses chains, so there is nothing to check
     )
     return mapped(shared, chains)
+
+
+def _take(layout: Layout, key: Key, data: Batch, step: Array, shuffle: bool) -> Batch:
+    batch = take_batch(key, data, step, layout.width, layout.batches, shuffle)
+    return jax.lax.with_sharding_constraint(batch, P("data")) if layout.mesh.shape["data"] > 1 else batch
 
 
 @partial(jax.jit, static_argnames="layout")
@@ -104,8 +122,8 @@ def begin(
         key, params, fixed = chain
         key_init, key_run = jax.random.split(key)
         zero = jnp.zeros((), int)
-        batch = take_batch(key_run, data, zero, layout.width, layout.batches, layout.shuffle)
-        now = clock(zero, jnp.ones((), int), zero, layout.batches, data.y.shape[0])
+        batch = _take(layout, key_run, data, zero, layout.shuffle)
+        now = clock(zero, jnp.ones((), int), zero, layout.batches, layout.num_rows)
         state = _kernel(method, model, fixed, extra).init(key_init, params, batch, now)
         return Chains(key_run, state, fixed, jnp.full((), -1, int))
 
@@ -130,8 +148,8 @@ def advance(
 
         def step(index: Array, carry: Any) -> Any:
             state, failed_at, info_sum = carry
-            now = clock(index, num_steps, phase, layout.batches, data.y.shape[0])
-            batch = take_batch(key_shuffle, data, index, layout.width, layout.batches, layout.shuffle)
+            now = clock(index, num_steps, phase, layout.batches, layout.num_rows)
+            batch = _take(layout, key_shuffle, data, index, layout.shuffle)
             # fold_in: the key of a step depends on its number alone, so a resumed run repeats exactly.
             state, info = kernel.step(jax.random.fold_in(key_steps, offset + index), state, batch, now)
             failed_at = jnp.where((failed_at < 0) & ~_all_finite(info), offset + index, failed_at)
@@ -163,27 +181,27 @@ def advance(
 
 
 @partial(jax.jit, static_argnames="layout", donate_argnames="chains")
-def adapt(layout: Layout, method: Any, model: Any, data: Batch, chains: Chains, draws: Params, span: Array) -> Chains:
+def adapt(layout: Layout, method: Any, model: Any, chains: Chains, draws: Params, span: Array) -> Chains:
     """Where a phase ends: let each chain look at what the phase kept and change its settings."""
     phase, num_steps = span
 
     def one(shared: Any, chain_and_draws: tuple[Chains, Params]) -> Chains:
-        method, model, data = shared
+        method, model = shared
         chain, kept = chain_and_draws
-        now = clock(num_steps, num_steps, phase, layout.batches, data.y.shape[0])
+        now = clock(num_steps, num_steps, phase, layout.batches, layout.num_rows)
         adapt_state = method.kernel(model.bind(chain.fixed)).adapt
         # The steps use two halves of this split; the third part is fresh, and the phase makes it the phase's own.
         key = jax.random.fold_in(jax.random.split(chain.key, 3)[2], phase)
         return chain._replace(state=adapt_state(key, chain.state, kept, now))
 
-    return _over_chains(layout, one, (method, model, data), (chains, draws))
+    return _over_chains(layout, one, (method, model), (chains, draws))
 
 
 def _buffers(kernel: Kernel, layout: Layout, data: Batch, chain: Chains, kept: Any) -> tuple[Any, Any]:
     """Empty room for the records of a segment."""
     zero = jnp.zeros((), int)
-    now = clock(zero, zero, zero, layout.batches, data.y.shape[0])
-    batch = take_batch(chain.key, data, zero, layout.width, layout.batches, shuffle=False)
+    now = clock(zero, zero, zero, layout.batches, layout.num_rows)
+    batch = _take(layout, chain.key, data, zero, shuffle=False)
     _, info = jax.eval_shape(kernel.step, chain.key, chain.state, batch, now)
     infos = jax.tree.map(lambda leaf: jnp.zeros((layout.capacity,), jnp.result_type(leaf.dtype, float)), info)
     draws = jax.tree.map(lambda leaf: jnp.zeros((layout.capacity, *leaf.shape), leaf.dtype), kept(chain.state))
@@ -192,3 +210,13 @@ def _buffers(kernel: Kernel, layout: Layout, data: Batch, chain: Chains, kept: A
 
 def _all_finite(info: Any) -> Array:
     return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(info)]))
+
+
+@partial(jax.jit, donate_argnames=("old", "fresh"))
+def replace_chains(which: Array, old: Chains, fresh: Chains) -> Chains:
+    """The fresh chains where `which` says so, the old ones elsewhere."""
+
+    def choose(before: Array, after: Array) -> Array:
+        return jnp.where(which.reshape(-1, *[1] * (before.ndim - 1)), after, before)
+
+    return jax.tree.map(choose, old, fresh)
