@@ -4,10 +4,10 @@ VENV := .venv
 RUN := $(VENV)/bin
 PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-long lint types benchmark clean
+.PHONY: demo test test-long lint types docs benchmark clean
 
 demo: $(VENV)/.installed
-	$(RUN)/python examples/demo.py
+	$(RUN)/posterity demo demo
 
 test: $(VENV)/.installed-test
 	$(PYTEST) -m "not long"
@@ -22,8 +22,12 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(RUN)/pyright
 
-benchmark: $(VENV)/.installed
+docs: $(VENV)/.installed-docs
+	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
+
+benchmark: $(VENV)/.installed .benchmark-venv/.installed
 	$(RUN)/python benchmarks/core.py
+	$(RUN)/python benchmarks/samplers.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -40,5 +44,15 @@ $(VENV)/.installed-dev: $(VENV)/.installed-test
 	$(RUN)/python -m pip install -q -c constraints.txt -e '.[dev]'
 	touch $@
 
+$(VENV)/.installed-docs: $(VENV)/.installed
+	$(RUN)/python -m pip install -q -c constraints.txt -e '.[docs]'
+	touch $@
+
+# Other libraries, to be measured against: never in the environment of the package.
+.benchmark-venv/.installed: benchmarks/requirements.txt
+	$(PYTHON) -m venv .benchmark-venv
+	.benchmark-venv/bin/python -m pip install -q -r $<
+	touch $@
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache demo
+	rm -rf $(VENV) .benchmark-venv site .pytest_cache .ruff_cache demo

@@ -1,0 +1,148 @@
+"""The documentation: its code runs, its tables say what the code says, and the site builds without a warning."""
+
+import contextlib
+import dataclasses
+import inspect
+import io
+import logging
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import posterity
+from posterity.inference import METHODS
+from posterity.inference.descent import Descent
+from posterity.inference.method import Method
+from posterity.inference.sgmcmc import SGLD, Langevin
+
+ROOT = Path(__file__).parents[1]
+DOCS = ROOT / "docs"
+PAGES = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
+LONG = ("estimators.md", "numbers.md", *(f"methods/{name}.md" for name in ("cyclical", "mile", "nuts", "sgld")))
+PRINTED = re.compile(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", re.M)
+SETTING = re.compile(r"^\| `(\w+)` \| (.*?) \|", re.M)
+
+
+def blocks(page: str) -> list[tuple[int, str]]:
+    """(line, code) of each Python block."""
+    text = PAGES[page].read_text()
+    found = re.finditer(r"^```python\n(.*?)^```", text, re.M | re.S)
+    return [(text[: match.start(1)].count("\n"), match.group(1)) for match in found]
+
+
+def run(page: str) -> dict:
+    """All blocks of a page in one namespace, with the page's own line numbers in a traceback."""
+    namespace: dict = {"__name__": "__main__"}
+    for line, code in blocks(page):
+        with contextlib.redirect_stdout(io.StringIO()):
+            exec(compile("\n" * line + code, str(PAGES[page]), "exec"), namespace)
+    return namespace
+
+
+@pytest.mark.parametrize(
+    "page",
+    [pytest.param(page, marks=pytest.mark.long if page in LONG else ()) for page in PAGES if blocks(page)],
+)
+def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    namespace = run(page)
+    if (name := Path(page).stem) in METHODS:
+        _check_measured(name, namespace)
+
+
+def _check_measured(name: str, namespace: dict) -> None:
+    """What a method page prints is what the table of all methods says, within Monte Carlo error of short runs."""
+    table = {row[0]: np.array(row[1:], float) for row in PRINTED.findall(PAGES["methods/index.md"].read_text())}
+    found = np.sqrt(namespace["prediction"].epistemic)
+    np.testing.assert_allclose(found, table[name], rtol=0.5, atol=0.02)
+
+
+def test_every_method_has_a_page_and_a_line_in_both_tables():
+    index = PAGES["methods/index.md"].read_text()
+    listed = re.findall(r"^\| \[`(\w+)`\]\((\w+)\.md\) \| `(\w+)` \|", index, re.M)
+    assert listed == [(name, name, cls.__name__) for name, cls in METHODS.items()]
+    assert [row[0] for row in PRINTED.findall(index)] == list(METHODS)
+    assert {f"methods/{name}.md" for name in METHODS} <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_page_says_all_that_is_needed(name):
+    text = PAGES[f"methods/{name}.md"].read_text()
+    wanted = ["Equations", "Use", "Settings", "When to use it", "When it fails", "Cost", "Reference"]
+    assert re.findall(r"^## (.*)$", text, re.M) == wanted
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_settings_of_a_page_are_those_of_the_method(name):
+    text = PAGES[f"methods/{name}.md"].read_text()
+    section = text[text.index("## Settings") : text.index("## When to use it")]
+    shown = {row[0]: row[1] for row in SETTING.findall(section)}
+    fields = {field.name: _shown(field.default) for field in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
+    if name not in ("map", "sgld"):
+        for base, page, defaults in ((Descent, "map", Descent()), (Langevin, "sgld", SGLD())):
+            if issubclass(METHODS[name], base):
+                assert f"]({page}.md#settings)" in section
+                fields = {n: d for n, d in fields.items() if not _inherited(defaults, n, d)}
+    assert shown == fields
+
+
+def _inherited(defaults: Method, name: str, default: str) -> bool:
+    return hasattr(defaults, name) and _shown(getattr(defaults, name)) == default
+
+
+def _shown(value: object) -> str:
+    """A default as a page writes it."""
+    if isinstance(value, Method):
+        changed = [f for f in dataclasses.fields(value) if getattr(value, f.name) != f.default]  # type: ignore[arg-type]
+        return f"{type(value).__name__}({', '.join(f'{f.name}={getattr(value, f.name)}' for f in changed)})"
+    if inspect.isfunction(value):
+        return value.__name__
+    if isinstance(value, float):
+        return f"{value:g}"
+    return f'"{value}"' if isinstance(value, str) else str(value)
+
+
+def test_the_settings_of_the_estimators_are_those_of_the_page():
+    section = PAGES["estimators.md"].read_text()
+    shown = {row[0]: row[1] for row in SETTING.findall(section[section.index("## Settings") :])}
+    for estimator in (posterity.BayesianRegressor, posterity.BayesianClassifier):
+        parameters = list(inspect.signature(estimator).parameters.values())
+        assert shown == {one.name: _shown(one.default) for one in parameters}
+
+
+def test_the_command_page_names_every_command_and_option_and_no_other():
+    from typer.main import get_command
+
+    from posterity.cli import app
+
+    text = PAGES["command.md"].read_text()
+    commands: dict = get_command(app).commands  # type: ignore[attr-defined]
+    options = {name: {flag for one in command.params for flag in one.opts} for name, command in commands.items()}
+    used = re.findall(r"^posterity (\w+)(.*)$", text, re.M)
+    assert {name for name, _ in used} == set(commands)
+    for name, arguments in used:
+        assert set(re.findall(r"--[\w-]+", arguments)) <= options[name]
+    flags = {flag for found in options.values() for flag in found if flag.startswith("--")} - {"--help"}
+    assert flags <= set(re.findall(r"--[\w-]+", text))
+
+
+def test_every_public_name_is_in_the_reference():
+    texts = [path.read_text() for page, path in PAGES.items() if page.startswith("reference/")]
+    documented = re.findall(r"^::: posterity(?:\.\w+)*\.(\w+)$", "\n".join(texts), re.M)
+    constants = {"METHODS", "Normal"}  # a table, which the reference shows, and numpyro's own class
+    assert set(posterity.__all__) - constants - set(documented) == set()
+
+
+def test_the_site_builds_without_a_warning(tmp_path, caplog):
+    config = pytest.importorskip("mkdocs.config")
+    build = pytest.importorskip("mkdocs.commands.build")
+    with caplog.at_level(logging.WARNING):
+        made = config.load_config(str(ROOT / "mkdocs.yml"), site_dir=str(tmp_path), strict=True)
+        made.plugins.on_startup(command="build", dirty=False)
+        build.build(made)
+    assert [record.message for record in caplog.records] == []
+    html = "".join(path.read_text() for path in tmp_path.rglob("*.html"))
+    assert not re.findall(r'<(?:script|link|img)[^>]*(?:src|href)="https?://(?!\S*canonical)[^"]*"', html)
+    assert (tmp_path / "methods" / "hmc" / "index.html").exists()
