@@ -245,3 +245,13 @@ def test_ctrl_c_ends_a_run_politely(wave):
     assert "interrupted after" in posterior.receipt.notes[0]
     assert 0 < posterior.receipt.num_steps < 10**9
     assert np.isfinite(posterior.predict(wave[0]).mean).all()
+
+
+def test_the_receipt_names_a_temperature_where_it_moves_the_answer(line):
+    def stated(method, tempering):
+        model = Model(linear(), Gaussian(0.3), temperature=0.5, tempering=tempering)
+        return fit(model, method, line).receipt.temperature
+
+    assert stated(MAP(num_steps=5), "likelihood") == 0.5
+    assert stated(MAP(num_steps=5), "posterior") == "not applicable"
+    assert stated(MLE(num_steps=5), "likelihood") == "not applicable"

@@ -10,7 +10,7 @@ import pytest
 import targets
 from scipy import stats
 
-from posterity import tree
+from posterity import chains, tree
 from posterity.families import Samples
 from posterity.inference import hmc
 from posterity.inference.driver import fit
@@ -142,6 +142,37 @@ def test_a_rejected_step_repeats_the_state(coarse):
         assert 0.02 < stayed.mean() < 0.6
         same = np.diff(info.log_joint, axis=1)[stayed]
         assert (same == 0).all()
+
+
+# ----------------------------------------------------------------------------------------------------------- energy
+
+
+def test_energy_of_a_gaussian_target(coarse):
+    """In d dimensions H less its minimum is Gamma(d, 1). A flow at fixed energy shares it evenly between position and
+    momentum, whatever its length, so a fresh momentum leaves a correlation of 1/2 from step to step: E-BFMI is 1."""
+    del coarse  # compiled its program
+    method, data = HMC(num_burn_in=0, step_size=0.05), targets.linear_gaussian()
+    temperatures = (1.0, 4.0)
+    cases = [(targets.model(t), data) for t in temperatures]
+    results = targets.run_cases(method, cases, num_burn_in=50, num_draws=4000)
+    for temperature, (_, info) in zip(temperatures, results, strict=True):
+        check_energy(info.energy, data, temperature, "posterior")
+        measured = chains.e_bfmi(info.energy.astype(float))
+        print("E-BFMI", measured, "of the log joint", chains.e_bfmi(info.log_joint.astype(float)))
+        assert abs(measured.mean() - 1) < 4 * 2.5 / np.sqrt(info.energy.size)
+
+
+def check_energy(energy, data, temperature, tempering):
+    """Mean and variance of the energies [C, D] of the two-dimensional Gaussian, to Monte Carlo error."""
+    a, b = targets.gaussian_moments(data, temperature, tempering)[0]
+    batch = Batch(*(jnp.asarray(v, float) for v in data), jnp.ones(len(data[1])))
+    params = {"network": {"a": jnp.asarray(a, float), "b": jnp.asarray(b, float)}}
+    excess = energy.astype(float) + float(targets.model(temperature, tempering).log_joint(params, batch))
+    for power, expected in ((1, 2.0), (2, 6.0)):  # moments of Gamma(2, 1)
+        batches = (excess**power).reshape(len(excess) * targets.NUM_BATCHES, -1).mean(1)
+        error = batches.std(ddof=1) / np.sqrt(len(batches))
+        assert error < 0.1 * expected
+        assert abs(batches.mean() - expected) < 4 * error
 
 
 # --------------------------------------------------------------------------------------------------------- leapfrog

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import targets
+from test_hmc import check_energy
 
 from posterity.inference import step_size as adaptation
 from posterity.inference.nuts import NUTS, schedule
@@ -44,6 +45,13 @@ def test_reports(runs):
         np.testing.assert_array_equal(info.accepted[:, 1:] == 0, stayed)
         np.testing.assert_array_equal(info.num_gradients, info.num_leapfrog)
         assert (info.num_leapfrog >= 1).all()
+
+
+def test_energy_of_a_gaussian_target(runs):
+    """H less its minimum is Gamma(2, 1) in two dimensions, whatever the temperature."""
+    for data, temperature, tempering, _, info in runs:
+        if not data[0][:, 1].any():
+            check_energy(info.energy, data, temperature, tempering)
 
 
 @pytest.mark.parametrize("num_steps", [10, 20, 100, 149, 150, 300, 500, 1000, 2000])

@@ -6,6 +6,8 @@ prediction = posterior.predict(x_new)
 prediction.mean, prediction.aleatoric, prediction.epistemic, prediction.ood
 """
 
+from typing import TYPE_CHECKING, Any
+
 from numpyro.distributions import Normal
 
 from posterity.devices import use_all_cores
@@ -45,6 +47,7 @@ from posterity.likelihoods import (
     NegativeBinomial,
     NoisyCategorical,
     Poisson,
+    Rescaled,
     StudentT,
     likelihood,
 )
@@ -55,6 +58,9 @@ from posterity.posterior import Posterior, prior_predictive
 from posterity.prediction import Prediction
 from posterity.priors import Fixed, Flat, prior, scale_mixture
 from posterity.types import Network
+
+if TYPE_CHECKING:
+    from posterity.estimators import BayesianClassifier, BayesianRegressor
 
 __version__ = "0.1.0"
 
@@ -69,6 +75,8 @@ __all__ = [
     "SGLD",
     "SWAG",
     "BayesByBackprop",
+    "BayesianClassifier",
+    "BayesianRegressor",
     "Bernoulli",
     "Categorical",
     "Cyclical",
@@ -91,6 +99,7 @@ __all__ = [
     "Poisson",
     "Posterior",
     "Prediction",
+    "Rescaled",
     "StudentT",
     "cross_entropy",
     "dropout_relation",
@@ -111,3 +120,12 @@ __all__ = [
     "scale_mixture",
     "self_information",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The estimators are loaded when asked for: scikit-learn and pandas take a second to import."""
+    if name not in ("BayesianClassifier", "BayesianRegressor"):
+        raise AttributeError(f"module 'posterity' has no attribute {name!r}")
+    from posterity import estimators
+
+    return getattr(estimators, name)

@@ -22,7 +22,6 @@ from posterity.diagnosis import (
     USABLE,
     USABLE_SHARE,
     Diagnosis,
-    Energy,
     Verdict,
     count_inputs,
     in_words,
@@ -31,6 +30,7 @@ from posterity.diagnosis import (
 )
 from posterity.likelihoods import class_probs
 from posterity.streaming import DEFAULT_MEMORY, Components
+from posterity.stored import StoredArray
 from posterity.types import Array, Phase
 from posterity.uncertainty import elementwise
 
@@ -122,7 +122,7 @@ def _of_chains(
         odd_chain=odd,
         acceptance=acceptance,
         num_divergences=divergences,
-        energy=_energy(trace) if steps == 1 else None,
+        e_bfmi=_e_bfmi(trace) if steps == 1 else None,
         densities=densities,
         weight_space=weight_space,
         weight_names=names,
@@ -191,12 +191,10 @@ def _find_divergent(divergences: np.ndarray | None, num_steps: int) -> list[str]
     ]
 
 
-def _energy(trace: dict[str, np.ndarray]) -> Energy | None:
-    """Of samplers with momenta, which are those with an acceptance probability."""
-    name = "energy" if "energy" in trace else "log_joint"
-    if name not in trace or "acceptance" not in trace or trace[name].shape[1] < MIN_DRAWS:
+def _e_bfmi(trace: dict[str, np.ndarray]) -> np.ndarray | None:
+    if "energy" not in trace or trace["energy"].shape[1] < MIN_DRAWS:
         return None
-    return Energy(chains.e_bfmi(trace[name].astype(float)), name)
+    return chains.e_bfmi(trace["energy"].astype(float))
 
 
 def _kept_trace(posterior: Posterior, num_draws: int) -> tuple[dict[str, np.ndarray], int]:
@@ -230,5 +228,6 @@ def _some_weights(family: Any) -> tuple[tuple[str, ...], np.ndarray | None]:
     for name, leaf, size, end in zip(tree.leaf_names(family.draws), leaves, sizes, ends, strict=True):
         local = chosen[(chosen >= end - size) & (chosen < end)] - (end - size)
         names += [f"{name}[{', '.join(map(str, np.unravel_index(i, leaf.shape[2:])))}]" for i in local]
-        parts.append(np.asarray(leaf).reshape(*leaf.shape[:2], -1)[:, :, local])
+        stored = isinstance(leaf, StoredArray)
+        parts.append(leaf.columns(local) if stored else np.asarray(leaf).reshape(*leaf.shape[:2], -1)[:, :, local])
     return tuple(names), np.concatenate(parts, -1)

@@ -77,7 +77,7 @@ def make_receipt(
     trace: dict[str, np.ndarray],
 ) -> Receipt:
     shapes = jax.eval_shape(model.init, jax.random.key(0), tree.take_rows(rows.x, slice(0, 1)))
-    applies = method.targets_temperature
+    applies = method.targets_temperature or (method.uses_prior and model.tempering == "likelihood")
     devices = jax.devices()
     return Receipt(
         method=_settings(method),

@@ -30,6 +30,7 @@ from posterity.inference.start import chain_keys, check_arguments, check_shapes,
 from posterity.model import Model, num_weights
 from posterity.posterior import Posterior, make_receipt
 from posterity.store import StoreError, plain_json
+from posterity.stored import join, settle
 from posterity.types import Batch, Key, Params, Phase
 
 
@@ -124,9 +125,12 @@ def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, pr
     if isinstance(job.method.start, Method):
         first = job._replace(method=job.method.start, calibration=None)
         stage = None if checkpoint is None else checkpoint.first_stage(first)
-        started = _fit_job(first, stage, deadline, progress)
+        # A budget is for both: the first stage may use half of it.
+        now = time.perf_counter()
+        halfway = None if deadline is None else now + (deadline - now) / 2
+        started = _fit_job(first, stage, halfway, progress)
         if stage is not None:
-            stage.finish(started)
+            started = stage.finish(started)
         # The validation rows have served: the first stage stopped on them.
         job = job._replace(method=tree.replace(job.method, start=started), model=started.model, validation=None)
     run, states, fixed = _run_phases(job, checkpoint, deadline, progress)
@@ -134,7 +138,7 @@ def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, pr
 
 
 def _posterior(job: Job, run: Run, states: Any, fixed: Params, seconds: float) -> Posterior:
-    kept = tree.take_rows(run.kept(), slice(0, job.num_chains))
+    kept = tree.take_rows(join(run.draws), slice(0, job.num_chains))
     if run.stuck is not None and run.stuck.any():
         leave_out_stuck(run)
         states, kept, fixed = tree.take_rows((states, kept, fixed), ~run.stuck)
@@ -144,7 +148,7 @@ def _posterior(job: Job, run: Run, states: Any, fixed: Params, seconds: float) -
     receipt = make_receipt(
         result.model, job.method, job.rows, job.seed, job.num_chains, steps, seconds, run.notes, history
     )
-    family = jax.tree.map(jnp.asarray, result.family)
+    family = settle(result.family)
     facts = result.facts or {}
     return Posterior(result.model, family, job.method, receipt, history, facts, job.rows.x, None, job.metadata)
 

@@ -23,9 +23,15 @@ import numpy as np
 
 from posterity import tree
 from posterity.data.dataset import Dataset
-from posterity.families import Samples
 from posterity.inference import step_size as adaptation
-from posterity.inference.method import Method, Result
+from posterity.inference.sampler import (
+    Hamiltonian,
+    check_adaptation,
+    check_counts,
+    check_positive,
+    check_target_acceptance,
+)
+from posterity.inference.sampler import stored_draws as stored_draws  # sgmcmc.py looks for it here
 from posterity.model import Model, weighted_sum
 from posterity.priors import Fixed, Flat
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
@@ -52,6 +58,7 @@ class HMCInfo(NamedTuple):
     num_gradients: Array
     log_likelihood: Array  # untempered sum over rows
     log_prior: Array
+    energy: Array  # H of the state after the step, with the momentum that led to it
 
 
 class Point(NamedTuple):
@@ -64,7 +71,7 @@ class Point(NamedTuple):
 
 
 @tree.record
-class HMC(Method):
+class HMC(Hamiltonian):
     """Full-batch HMC: the reference for all other methods. Draws are repeated where a proposal is rejected."""
 
     num_draws: int = tree.host(default=100)  # kept, a chain
@@ -84,18 +91,13 @@ class HMC(Method):
     thin: int = tree.host(default=1)  # keep every thin-th step
     start: Any = tree.host(default=None)
 
-    num_chains = 4
-
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_leapfrog=1)
         check_positive(self, "step_size", "trajectory_length")
         check_target_acceptance(self)
         if not 0 <= self.jitter < 1:
             raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.2 is usual, 0 switches it off.")
-        if self.step_size is None and self.num_burn_in == 0:
-            raise ValueError(
-                "HMC(num_burn_in=0) leaves no step in which to adapt the step size: give step_size, or num_burn_in=50."
-            )
+        check_adaptation(self, "num_burn_in", 50)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
@@ -113,15 +115,8 @@ class HMC(Method):
                     "units of weights; then every weight has unit mass."
                 )
 
-    def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
-        return adaptation.stuck_chains(trace) if self.step_size is None else None
-
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
-
-    def finish(self, model: Model, states: HMCState, kept: Params, fixed: Params) -> Result:
-        del states
-        return Result(stored_draws(self, kept, fixed), model)
 
 
 def _kernel(method: HMC, model: Model) -> Kernel:
@@ -171,8 +166,10 @@ def transition(
         moved = adaptation.update(adapted, acceptance, method.target_acceptance, GAMMA)
         adapted = tree.select(clock.phase == 0, moved, adapted)
     log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
-    facts = (acceptance, accepted, diverged, step_size, num_leapfrog, log_likelihood, log_prior)
-    info = HMCInfo(model.temper(log_likelihood, log_prior), *(jnp.asarray(fact, float) for fact in facts))
+    log_joint = model.temper(log_likelihood, log_prior)
+    kinetic = tree.total(jax.tree.map(jnp.square, tree.select(accepted, end.momentum, momentum))) / 2
+    facts = (log_joint, acceptance, accepted, diverged, step_size, num_leapfrog, log_likelihood, log_prior)
+    info = HMCInfo(*(jnp.asarray(fact, float) for fact in (*facts, kinetic - log_joint)))
     return HMCState(params, gradient, rows, adapted), info, end.momentum
 
 
@@ -270,35 +267,6 @@ def relative_widths(model: Model, params: Params) -> tuple[Array, Params]:
     logs = jax.tree.map(lambda width, weight: jnp.log(width) * weight.size, widths, params)
     scale = jnp.exp(tree.total(logs) / tree.size(params))
     return scale, jax.tree.map(lambda width: width / scale, widths)
-
-
-def stored_draws(method: Method, kept: Params, fixed: Params) -> Samples:
-    """The kept draws as a family."""
-    if kept is None:
-        raise ValueError(f"{type(method).__name__} stopped before its first kept draw; give it more time.")
-    return Samples(kept, fixed)
-
-
-def check_counts(method: Any, **least: int) -> None:
-    for name, minimum in least.items():
-        value = getattr(method, name)
-        if not isinstance(value, int | np.integer) or value < minimum:
-            raise ValueError(f"{type(method).__name__}({name}={value!r}): expected a whole number, at least {minimum}.")
-
-
-def check_positive(method: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(method, name)
-        if value is not None and not (value > 0 and np.isfinite(value)):
-            raise ValueError(
-                f"{type(method).__name__}({name}={value}) must be a number above 0; leave it out to have it chosen."
-            )
-
-
-def check_target_acceptance(method: Any) -> None:
-    target = method.target_acceptance
-    if not 0 < target < 1:
-        raise ValueError(f"{type(method).__name__}(target_acceptance={target}) must lie between 0 and 1; try 0.8.")
 
 
 def _all_finite(values: Params) -> Array:

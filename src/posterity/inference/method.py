@@ -28,6 +28,7 @@ class Method:
     start: Any = None
     num_chains: int = 1  # where `fit` is not told
     targets_temperature: bool = True  # False: a point estimate, or another objective than the tempered posterior
+    uses_prior: bool = True  # so that tempering the likelihood alone moves its optimum
     anytime: bool = True  # a run cut short by Ctrl-C or a budget still ends in a family
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:

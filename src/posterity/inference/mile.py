@@ -33,9 +33,9 @@ from posterity import tree
 from posterity.data.dataset import Dataset
 from posterity.inference import hmc
 from posterity.inference import step_size as adaptation
-from posterity.inference.hmc import check_counts, check_positive, check_target_acceptance, stored_draws
-from posterity.inference.method import Method, Result
+from posterity.inference.method import Method
 from posterity.inference.point import DeepEnsemble
+from posterity.inference.sampler import Sampler, check_counts, check_positive, check_target_acceptance
 from posterity.model import Model, weighted_sum
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
@@ -83,7 +83,7 @@ class Point(NamedTuple):
 
 
 @tree.record
-class MILE(Method):
+class MILE(Sampler):
     """Microcanonical Langevin ensembles: one chain from each member, all in one program."""
 
     num_draws: int = tree.host(default=500)  # kept, a member
@@ -136,10 +136,6 @@ class MILE(Method):
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
-
-    def finish(self, model: Model, states: MILEState, kept: Params, fixed: Params) -> Result:
-        del states
-        return Result(stored_draws(self, kept, fixed), model)
 
 
 def _kernel(method: MILE, model: Model) -> Kernel:

@@ -18,19 +18,18 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from posterity import tree
 from posterity.inference import step_size as adaptation
-from posterity.inference.hmc import (
+from posterity.inference.hmc import prior_widths
+from posterity.inference.sampler import (
+    Hamiltonian,
+    check_adaptation,
     check_counts,
     check_positive,
     check_target_acceptance,
-    prior_widths,
-    stored_draws,
 )
-from posterity.inference.method import Method, Result
 from posterity.model import Model, weighted_sum
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
@@ -64,11 +63,12 @@ class NUTSInfo(NamedTuple):
     num_gradients: Array
     log_likelihood: Array  # untempered sum over rows
     log_prior: Array
+    energy: Array  # H of the state after the step, with the momentum that led to it
     num_leapfrog: Array
 
 
 @tree.record
-class NUTS(Method):
+class NUTS(Hamiltonian):
     """HMC that chooses the length of each trajectory and adapts a diagonal mass matrix in warm-up."""
 
     num_draws: int = tree.host(default=1_000)  # kept, a chain
@@ -79,30 +79,18 @@ class NUTS(Method):
     start: Any = tree.host(default=None)
     max_depth: int = 10  # a trajectory has at most 2^max_depth - 1 leapfrog steps
 
-    num_chains = 4
-
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_warmup=0, thin=1, max_depth=1)
         check_positive(self, "step_size")
         check_target_acceptance(self)
-        if self.step_size is None and self.num_warmup == 0:
-            raise ValueError(
-                "NUTS(num_warmup=0) leaves no step in which to adapt the step size: give step_size, or num_warmup=500."
-            )
+        check_adaptation(self, "num_warmup", 500)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
         return Phase(self.num_warmup), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
 
-    def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
-        return adaptation.stuck_chains(trace) if self.step_size is None else None
-
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
-
-    def finish(self, model: Model, states: NUTSState, kept: Params, fixed: Params) -> Result:
-        del states
-        return Result(stored_draws(self, kept, fixed), model)
 
 
 def _kernel(method: NUTS, model: Model) -> Kernel:
@@ -130,9 +118,11 @@ def _kernel(method: NUTS, model: Model) -> Kernel:
         flat = ravel_pytree(params)[0]
         moved = jnp.any(flat != ravel_pytree(state.params)[0])
         log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
-        acceptance, diverged, num_leapfrog = facts
-        numbers = (acceptance, moved, diverged, step_size, num_leapfrog, log_likelihood, log_prior, num_leapfrog)
-        info = NUTSInfo(model.temper(log_likelihood, log_prior), *(jnp.asarray(number, float) for number in numbers))
+        log_joint = model.temper(log_likelihood, log_prior)
+        acceptance, diverged, num_leapfrog, kinetic = facts
+        numbers = (log_joint, acceptance, moved, diverged, step_size, num_leapfrog, log_likelihood, log_prior)
+        numbers += (kinetic - log_joint, num_leapfrog)
+        info = NUTSInfo(*(jnp.asarray(number, float) for number in numbers))
         new = state._replace(params=params, gradient=gradient, log_likelihood=rows)
         variance = _prior_variance(model, params)
         return tree.select(adapting, _adapt(method, new, flat, acceptance, variance, clock), new), info
@@ -142,8 +132,8 @@ def _kernel(method: NUTS, model: Model) -> Kernel:
 
 def _move(
     method: NUTS, model: Model, key: Key, state: NUTSState, step_size: Array, batch: Batch
-) -> tuple[Params, Array, tuple[Array, Array, Array]]:
-    """New weights, the gradient there, and (acceptance, diverged, leapfrog steps)."""
+) -> tuple[Params, Array, tuple[Array, ...]]:
+    """New weights, the gradient there, and (acceptance, diverged, leapfrog steps, kinetic energy)."""
     from blackjax.mcmc import hmc, nuts  # here: importing blackjax starts the backend
 
     position, density = _relative_density(model, batch, state.params, state.log_likelihood)
@@ -154,7 +144,8 @@ def _move(
     end, report = step(
         key, hmc.HMCState(*begin), density, step_size, state.inverse_mass, max_num_doublings=method.max_depth
     )
-    facts = (report.acceptance_rate, report.is_divergent, report.num_integration_steps)
+    kinetic = report.energy + end.logdensity  # both relative to the step's first point
+    facts = (report.acceptance_rate, report.is_divergent, report.num_integration_steps, kinetic)
     return unravel(end.position), end.logdensity_grad, facts
 
 

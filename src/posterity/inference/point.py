@@ -24,7 +24,7 @@ from posterity.types import Array, Batch, Clock, Kernel, Key, Params
 
 @tree.record
 class MAP(Descent):
-    """The weights that maximise the joint density."""
+    """The weights that maximise the tempered joint density."""
 
     targets_temperature = False
 
@@ -41,6 +41,7 @@ class MLE(Descent):
     """The weights that maximise the likelihood: MAP under a flat prior."""
 
     targets_temperature = False
+    uses_prior = False
 
     def kernel(self, model: Model) -> Kernel:
         flat = tuple(d if isinstance(d, Fixed) else Flat() for d in model.prior.distributions)

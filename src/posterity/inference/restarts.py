@@ -53,7 +53,7 @@ def restart_stuck(
         run.notes.append(f"chain {names} was stuck in warm-up and started afresh (attempt {attempt})")
         stuck = method.stuck(run.history())
         run.rewritten = True
-    run.stuck = stuck
+    run.stuck, run.cut_short = stuck, cut_short
     return chains
 
 
@@ -61,6 +61,11 @@ def leave_out_stuck(run: Run) -> None:
     """Say which chains stayed stuck: they are no draws from the posterior, and would ruin its averages."""
     assert run.stuck is not None
     names = ", ".join(map(str, np.flatnonzero(run.stuck)))
+    if run.stuck.all() and run.cut_short:
+        raise StuckError(
+            f"The budget ended warm-up after {run.num_taken} steps, before any chain had begun to move. Give a longer "
+            "budget, fewer rows, or a method that needs less, such as Laplace."
+        )
     if run.stuck.all():
         raise StuckError(
             f"Every chain stayed stuck in warm-up after {MAX_RESTARTS} fresh starts. Start from an optimum "

@@ -39,6 +39,7 @@ class Run:
     stop: bool = False
     interrupted: bool = False
     stuck: np.ndarray | None = None  # [C] chains that no restart could free
+    cut_short: bool = False  # the budget ended warm-up, so nothing was restarted
     rewritten: bool = False  # restarts have changed the trace of steps already stored
 
     def interrupt(self) -> None:

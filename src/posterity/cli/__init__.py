@@ -1,0 +1,160 @@
+"""The command `posterity`. Heavy modules are imported where a command needs them: `--help` answers at once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from typer.core import TyperGroup
+
+from posterity.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, FailedError, InputError
+from posterity.cli.output import say, say_error
+
+
+class PlainGroup(TyperGroup):
+    """Commands whose errors are sentences with an exit code: 2 for what was given, 1 for what went wrong."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            say_error(str(error))
+            raise typer.Exit(BAD_INPUT) from None
+        except (FailedError, MemoryError, PermissionError) as error:
+            say_error(str(error) or "Out of memory: use fewer rows, or --methods map,laplace.")
+            raise typer.Exit(FAILED) from None
+        except KeyboardInterrupt:
+            say("Stopped.")
+            raise typer.Exit(INTERRUPTED) from None
+
+
+app = typer.Typer(
+    cls=PlainGroup,
+    help="Fit a network to a table by a dozen Bayesian methods, and see which to believe.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_show_locals=False,
+)
+
+Target = Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
+Seed = Annotated[int, typer.Option(help="Of the split and of every method; the same one, the same result.", min=0)]
+Budget = Annotated[
+    str | None, typer.Option(help="Time to stay within: 90s, 2m, 1h. By default what it takes.", show_default=False)
+]
+TaskOption = Annotated[
+    str | None,
+    typer.Option("--task", help="regression or classification; by default as the target looks.", show_default=False),
+]
+Effort = Annotated[float, typer.Option(help="Scales every method's number of steps: 0.1 for a quick look.")]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `fit` or `compare` made.")]
+
+
+@app.command()
+def compare(
+    data: Annotated[
+        str | None,
+        typer.Argument(
+            help="A CSV or Parquet file, or diabetes, iris, wine, breast_cancer, digits, curve.", show_default=False
+        ),
+    ] = None,
+    target: Target = None,
+    methods: Annotated[
+        str | None,
+        typer.Option(help="Names with commas between them; see `posterity methods`.", show_default="nine of them"),
+    ] = None,
+    budget: Budget = None,
+    seed: Seed = 0,
+    task: TaskOption = None,
+    test_share: Annotated[float, typer.Option(help="Of the rows, to test on.")] = 0.2,
+    effort: Effort = 1.0,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A new folder for the report and every fit.", show_default="posterity-NAME"),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit many methods to one table, print how they compare, and write a report. Start here."""
+    from posterity.cli.compare import Options, run_compare
+
+    run_compare(data, target, Options(methods, budget, seed, task, test_share, effort), out, as_json)
+
+
+@app.command()
+def fit(
+    data: Annotated[str, typer.Argument(help="A CSV or Parquet file, or a bundled name.")],
+    target: Target = None,
+    method: Annotated[str, typer.Option(help="One of `posterity methods`.")] = "laplace",
+    budget: Budget = None,
+    seed: Seed = 0,
+    task: TaskOption = None,
+    effort: Effort = 1.0,
+    out: Annotated[
+        Path | None, typer.Option(help="A new folder for the fit.", show_default="posterity-NAME-METHOD")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Fit one method to a table and keep it in a folder."""
+    from posterity.cli.fitting import run_fit
+
+    run_fit(data, target, method, budget, seed, task, effort, out, as_json)
+
+
+@app.command()
+def predict(
+    folder: Folder,
+    data: Annotated[str, typer.Argument(help="New rows: a CSV or Parquet file with the columns that were fitted.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="A .csv or .parquet file.", show_default="CSV on standard output"),
+    ] = None,
+    level: Annotated[float, typer.Option(help="Of the interval, or of the set of classes.")] = 0.9,
+    as_json: Json = False,
+) -> None:
+    """Predict new rows: mean, std, interval, noise, ignorance, and whether a row is strange."""
+    from posterity.cli.fitting import run_predict
+
+    run_predict(folder, data, out, level, as_json)
+
+
+@app.command()
+def evaluate(
+    folder: Folder,
+    data: Annotated[str, typer.Argument(help="Rows with their targets, none of them trained on.")],
+    as_json: Json = False,
+) -> None:
+    """Score a fit on rows whose targets are known."""
+    from posterity.cli.fitting import run_evaluate
+
+    run_evaluate(folder, data, as_json)
+
+
+@app.command()
+def resume(folder: Folder, budget: Budget = None, as_json: Json = False) -> None:
+    """Go on with a fit or a comparison that was stopped."""
+    from posterity.cli.compare import is_comparison, resume_compare
+    from posterity.cli.fitting import resume_fit
+
+    (resume_compare if is_comparison(folder) else resume_fit)(folder, budget, as_json)
+
+
+@app.command()
+def methods(as_json: Json = False) -> None:
+    """What each method is, and when to use it."""
+    from posterity.cli.catalogue import run_methods
+
+    run_methods(as_json)
+
+
+@app.command()
+def demo(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the pictures go.")] = Path("posterity-demo"),
+) -> None:
+    """Fit a few methods to toy data and draw what they know."""
+    from posterity.cli.cache import keep_compiled_programs
+
+    keep_compiled_programs()
+    from posterity.demo import run  # type: ignore[import-not-found]
+
+    run(folder)

@@ -1,0 +1,223 @@
+"""`posterity fit`, `predict`, `evaluate`, and `resume` of a fit."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from posterity import referee
+from posterity.cli import catalogue
+from posterity.cli.cache import keep_compiled_programs
+from posterity.cli.compare import is_comparison, plain_scores
+from posterity.cli.errors import FailedError, InputError
+from posterity.cli.interrupt import interruptible
+from posterity.cli.output import duration, print_json, print_table, results, say
+from posterity.cli.pace import plan_time
+from posterity.cli.tables import check_target, read_table, shortened
+from posterity.comparison import LABELS, Run, prepare
+from posterity.inference import load, resume
+from posterity.posterior import Posterior
+from posterity.prediction import Prediction
+from posterity.store import MANIFEST, StoreError
+from posterity.table import TableEncoder, TargetEncoder
+from posterity.tabular import nearest_name
+
+
+def run_fit(
+    source: str,
+    target: str | None,
+    method: str,
+    budget: str | None,
+    seed: int,
+    task: str | None,
+    effort: float,
+    out: Path | None,
+    as_json: bool,
+) -> None:
+    name, seconds, task = catalogue.check_method(method), catalogue.check_budget(budget), catalogue.check_task(task)
+    effort = catalogue.check_effort(effort)
+    table = read_table(source)
+    target = check_target(table, target)
+    folder = catalogue.new_folder(out, f"posterity-{table.title}-{name}")
+    try:
+        prepared = prepare(table.frame, target, task=task, test_share=0.0, seed=seed)  # type: ignore[arg-type]
+    except ValueError as error:
+        raise InputError(f"{table.title}: {error}") from error
+    for remark in (*table.remarks, *prepared.remarks):
+        say(remark)
+    keep_compiled_programs()
+    if not plan_time(prepared, [name], effort, seconds):
+        raise InputError("The method does not fit into the budget; give more time or fewer rows.")
+    run = Run(prepared, target, table.title, seed, effort, folder)
+
+    def work() -> Posterior:
+        if seconds is not None:
+            run.compile(name)
+        return run.fit(name, seconds)
+
+    _show_fit(_guarded(work, folder), folder, as_json)
+
+
+def resume_fit(folder: Path, budget: str | None, as_json: bool) -> None:
+    seconds = catalogue.check_budget(budget)
+    _check_folder(folder)
+    keep_compiled_programs()
+    _show_fit(_guarded(lambda: resume(folder, budget=seconds), folder), folder, as_json)
+
+
+def _guarded(work: Any, folder: Path) -> Posterior:
+    try:
+        return interruptible(work, f"What is done is kept: `posterity resume {folder}` goes on.")
+    except StoreError as error:
+        raise InputError(str(error)) from error
+    except (ValueError, ArithmeticError, RuntimeError) as error:
+        raise FailedError(str(error)) from error
+
+
+def _show_fit(posterior: Posterior, folder: Path, as_json: bool) -> None:
+    receipt, about = posterior.receipt, posterior.metadata
+    summary = {
+        "out": str(folder),
+        "table": about.get("table"),
+        "target": about.get("target"),
+        "method": about.get("method"),
+        "num_rows": receipt.num_data,
+        "num_weights": receipt.num_weights,
+        "num_chains": receipt.num_chains,
+        "num_steps": receipt.num_steps,
+        "seconds": receipt.seconds,
+        "notes": list(receipt.notes),
+    }
+    if as_json:
+        print_json(summary)
+        return
+    label = LABELS.get(str(about.get("method")), receipt.method)
+    console = results()
+    console.print(
+        f"{label} of {about.get('target')}: {receipt.num_data:,} rows, {receipt.num_weights:,} weights, "
+        f"{duration(receipt.seconds)}.",
+        *(f"{note[:1].upper()}{note[1:]}." for note in receipt.notes),
+        f"Kept in {folder}. Predict new rows: posterity predict {folder} NEW.csv",
+        sep="\n",
+        markup=False,
+    )
+
+
+def run_predict(folder: Path, source: str, out: Path | None, level: float, as_json: bool) -> None:
+    if not 0 < level < 1:
+        raise InputError(f"--level {level} must lie between 0 and 1, for instance 0.9.")
+    if out is not None and out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out {out} must end in .csv or .parquet.")
+    posterior = _load(folder)
+    frame = read_table(source).frame
+    prediction = posterior.predict(_inputs(posterior, frame))
+    added = predicted_columns(posterior, prediction, level)
+    taken = {name: f"predicted_{name}" if name in frame.columns else name for name in added.columns}
+    found = pd.concat([frame, added.rename(columns=taken)], axis=1)
+    if out is not None:
+        _write(found, out)
+        say(f"{len(found):,} rows are in {out}.")
+    elif as_json:
+        print_json(found.astype(object).where(found.notna(), None).to_dict("records"))
+    else:
+        found.to_csv(sys.stdout, index=False)
+
+
+def predicted_columns(posterior: Posterior, prediction: Prediction, level: float) -> pd.DataFrame:
+    """What is said of each row: the answer, how wide it is, and why."""
+    percent = f"{100 * level:g}"
+    if prediction.kind == "classes":
+        labels = np.asarray([str(label) for label in _target_encoder(posterior).labels], object)
+        chosen = prediction.prediction_set(level)
+        columns: dict[str, Any] = {"label": labels[prediction.label]}
+        columns |= {f"p_{label}": prediction.probs[:, i] for i, label in enumerate(labels)}
+        columns |= {f"set_{percent}": ["|".join(labels[row]) for row in chosen]}
+    else:
+        lower, upper = prediction.interval(level)
+        columns = {"mean": prediction.mean, "std": prediction.std}
+        columns |= {f"lower_{percent}": lower, f"upper_{percent}": upper}
+    columns |= {"aleatoric": prediction.aleatoric, "epistemic": prediction.epistemic}
+    if posterior.calibration is None:
+        say("No column ood: the fit had too few rows to set some aside.")
+    else:
+        columns["ood"] = prediction.ood
+    return pd.DataFrame(columns)
+
+
+def run_evaluate(folder: Path, source: str, as_json: bool) -> None:
+    posterior = _load(folder)
+    table = read_table(source)
+    target = check_target(table, posterior.metadata["target"])
+    encoder = _target_encoder(posterior)
+    missing = encoder.is_missing(table.frame[target])
+    if missing.any():
+        say(f"{missing.sum()} of {len(missing)} rows have no {target!r} and are left out.")
+    frame = table.frame.loc[~missing].reset_index(drop=True)
+    if frame.empty:
+        raise InputError(f"No row of {source} has a value of {target!r}; give rows whose targets are known.")
+    try:
+        y = encoder.transform(frame[target])
+    except ValueError as error:
+        raise InputError(str(error)) from error
+    scores = referee.scores(posterior.predict(_inputs(posterior, frame)), y)
+    if as_json:
+        print_json({"folder": str(folder), "num_rows": len(y), "scores": plain_scores(scores)})
+        return
+    rows = [{"score": name.replace("_", " "), "value ± standard error": str(one)} for name, one in scores.items()]
+    print_table(rows, f"{posterior.metadata['method']} on {len(y):,} rows of {table.title}", left=("score",))
+
+
+def _load(folder: Path) -> Posterior:
+    _check_folder(folder)
+    keep_compiled_programs()
+    try:
+        posterior = load(folder)
+    except StoreError as error:
+        raise InputError(str(error)) from error
+    if "encoder" not in posterior.metadata:
+        raise InputError(f"{folder} was not made by `posterity fit`: it knows no columns. In Python: posterity.load.")
+    for note in posterior.receipt.notes:
+        say(f"Note: {note}.")
+    return posterior
+
+
+def _check_folder(folder: Path) -> None:
+    if is_comparison(folder):
+        fits = sorted(path.parent.name for path in folder.glob(f"*/{MANIFEST}"))
+        raise InputError(f"{folder} holds a comparison; choose one of its fits: {folder}/ and {', '.join(fits)}.")
+    if not folder.exists():
+        beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
+        hint = f" Did you mean {folder.parent / nearest_name(folder.name, beside)}?" if beside else ""
+        raise InputError(f"There is no folder {folder}.{hint} `posterity fit` makes one.")
+    if not (folder / MANIFEST).is_file():
+        raise InputError(f"{folder} holds no fit; make one: posterity fit DATA --target NAME --out NEW_FOLDER")
+
+
+def _inputs(posterior: Posterior, frame: pd.DataFrame) -> np.ndarray:
+    """Features of raw rows; columns the fit does not know are left out aloud, the target silently."""
+    encoder = TableEncoder.from_json(posterior.metadata["encoder"])
+    lacking = [name for name in encoder.names if name not in frame.columns]
+    if lacking:
+        spare = [str(name) for name in frame.columns if name not in encoder.names]
+        hint = f" Is {nearest_name(lacking[0], spare)!r} meant to be {lacking[0]!r}?" if spare else ""
+        raise InputError(f"The new rows lack the column(s) {shortened(lacking)}.{hint} Add them, empty if not known.")
+    unknown = [str(n) for n in frame.columns if n not in encoder.names and n != posterior.metadata["target"]]
+    if unknown:
+        say(f"Columns that were not fitted are ignored: {shortened(unknown)}.")
+    try:
+        return encoder.transform(frame[encoder.names])
+    except ValueError as error:
+        raise InputError(str(error)) from error
+
+
+def _target_encoder(posterior: Posterior) -> TargetEncoder:
+    return TargetEncoder.from_json(posterior.metadata["target_encoder"])
+
+
+def _write(frame: pd.DataFrame, out: Path) -> None:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    frame.to_parquet(out) if out.suffix == ".parquet" else frame.to_csv(out, index=False)

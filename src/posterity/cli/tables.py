@@ -1,0 +1,195 @@
+"""Tables from files and by name: what is read, and what had to be guessed, in sentences."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import io
+import itertools
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from posterity.cli.errors import InputError
+from posterity.tabular import nearest_name
+
+BUNDLED = ("diabetes", "iris", "wine", "breast_cancer", "digits", "curve")
+DEFAULT = "diabetes"
+SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
+SNIFFED_LINES = 50
+
+
+class NamedTable(NamedTuple):
+    """A table with the name it is reported under."""
+
+    title: str
+    frame: pd.DataFrame
+    target: str | None  # of a bundled table
+    remarks: tuple[str, ...]
+
+
+def read_table(source: str | None) -> NamedTable:
+    """A CSV or Parquet file, or a bundled table by its name; the bundled diabetes where nothing is named."""
+    if source is None:
+        remark = f"No table was named: this is the bundled one, {DEFAULT}. Others: {', '.join(BUNDLED[1:])}."
+        return bundled(DEFAULT)._replace(remarks=(remark,))
+    path = Path(source)
+    if source in BUNDLED and not path.is_file():
+        return bundled(source)
+    if not path.exists():
+        raise InputError(_not_found(source))
+    if path.is_dir():
+        raise InputError(f"{source} is a folder; give a CSV or Parquet file, or one of {', '.join(BUNDLED)}.")
+    if path.stat().st_size == 0:
+        raise InputError(f"{source} is empty; give a CSV file with a line of column names and a row for each case.")
+    frame, remarks = _read_parquet(path) if path.suffix in (".parquet", ".pq") else _read_csv(path)
+    frame, more = _tidy(frame, source)
+    return NamedTable(path.name.split(".")[0], frame, None, (*remarks, *more))
+
+
+def check_target(table: NamedTable, target: str | None) -> str:
+    """The column to predict; a mistyped name is answered with the nearest one."""
+    columns = [str(name) for name in table.frame.columns]
+    chosen = target or table.target
+    if chosen is None:
+        raise InputError(f"Say which column to predict: --target NAME. The columns are {shortened(columns)}.")
+    if chosen not in columns:
+        guess = nearest_name(chosen, columns)
+        hint = f" Did you mean --target {_quoted(guess)}?" if guess else ""
+        raise InputError(f"There is no column {chosen!r} in {table.title}.{hint} The columns are {shortened(columns)}.")
+    if len(columns) == 1:
+        raise InputError(f"{table.title} has the one column {chosen!r}; at least one more is needed.")
+    return chosen
+
+
+def bundled(name: str) -> NamedTable:
+    """scikit-learn's own small tables, and a curve with a gap."""
+    if name == "curve":
+        rng = np.random.default_rng(0)
+        x = np.concatenate([rng.uniform(-3, -0.8, 90), rng.uniform(0.8, 3, 90)])
+        y = np.sin(1.5 * x) + 0.3 * x + 0.1 * rng.normal(size=len(x))
+        return NamedTable(name, pd.DataFrame({"x": x, "y": y}), "y", ())
+    import sklearn.datasets
+
+    read = getattr(sklearn.datasets, f"load_{name}")
+    found = read(as_frame=True, scaled=False) if name == "diabetes" else read(as_frame=True)
+    frame: pd.DataFrame = found.frame
+    if name in ("iris", "wine", "breast_cancer"):
+        frame["target"] = found.target_names[frame["target"].to_numpy()]
+    elif name == "digits":
+        frame["target"] = frame["target"].astype(str)
+    return NamedTable(name, frame, "target", ())
+
+
+def shortened(names: list[str], most: int = 12) -> str:
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
+
+
+def _not_found(source: str) -> str:
+    path = Path(source)
+    folder = path.parent
+    beside = [entry.name for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
+    candidates = [*beside, *(BUNDLED if folder == Path() else ())]
+    guess = nearest_name(path.name, candidates) if candidates else ""
+    hint = f" Did you mean {folder / guess if guess in beside else guess}?" if guess else ""
+    return f"There is no file {source}.{hint} Bundled tables: {', '.join(BUNDLED)}."
+
+
+def _read_parquet(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    try:
+        return pd.read_parquet(path).reset_index(drop=True), ()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as Parquet ({error}); if it is text, name it .csv.") from error
+
+
+def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    """A text table: its separator, its decimal mark and whether it has names are found out, and said if unusual."""
+    text, remarks = _text(path)
+    lines = [line for line in itertools.islice(io.StringIO(text), SNIFFED_LINES) if line.strip()]
+    if not lines:
+        raise InputError(f"{path} holds no line of text; give a line of column names and a row for each case.")
+    separator = _separator(lines)
+    if separator != ",":
+        remarks.append(f"Columns of {path.name} are separated by {SEPARATORS[separator]}.")
+    cells = list(csv.reader(lines, delimiter=separator))
+    comma = separator != "," and _has_decimal_commas(cells[1:])
+    if comma:
+        remarks.append("Numbers are written with a decimal comma.")
+    named = not all(_is_number(cell) for cell in cells[0])
+    try:
+        frame = pd.read_csv(
+            io.StringIO(text),
+            sep=separator,
+            decimal="," if comma else ".",
+            header=0 if named else None,
+            skipinitialspace=True,
+        )
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise InputError(f"{path} cannot be read as a table: {str(error).strip()}. Mend that line.") from error
+    if not named:
+        frame.columns = [f"column_{number}" for number in range(1, frame.shape[1] + 1)]
+        remarks.append(f"The first line of {path.name} holds numbers, not names: columns are called column_1, ...")
+    return frame, tuple(remarks)
+
+
+def _text(path: Path) -> tuple[str, list[str]]:
+    payload = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    if b"\0" in payload[:4096] and not payload.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise InputError(f"{path} is not a text file; save the table as CSV (.csv) or Parquet (.parquet).")
+    if payload.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return payload.decode("utf-16"), [f"{path.name} is written in UTF-16."]
+    try:
+        return payload.decode("utf-8-sig"), []
+    except UnicodeDecodeError:
+        return payload.decode("latin-1"), [f"{path.name} is not UTF-8: it was read as Latin-1."]
+
+
+def _separator(lines: list[str]) -> str:
+    """The one that cuts every line into the same number of cells, the more the better; a comma where none does."""
+    best, most = ",", 1
+    for separator in SEPARATORS:
+        counts = {len(cells) for cells in csv.reader(lines, delimiter=separator)}
+        if len(counts) == 1 and (count := counts.pop()) > most:
+            best, most = separator, count
+    return best
+
+
+def _has_decimal_commas(rows: list[list[str]]) -> bool:
+    cells = [cell.strip() for row in rows for cell in row]
+    return any("," in cell and _is_number(cell.replace(",", ".", 1)) for cell in cells) and not any(
+        "." in cell and _is_number(cell) for cell in cells
+    )
+
+
+def _is_number(cell: str) -> bool:
+    try:
+        float(cell)
+    except ValueError:
+        return False
+    return True
+
+
+def _tidy(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    if frame.empty:
+        raise InputError(f"{source} has column names and no rows; give at least a few dozen rows.")
+    remarks = []
+    frame.columns = [str(name).strip() for name in frame.columns]
+    twice = [str(name) for name in frame.columns[frame.columns.duplicated()].unique()]
+    if twice:
+        raise InputError(f"{source} has several columns called {shortened(twice)}; give each a name of its own.")
+    for name in frame.columns:
+        column = frame[name]
+        if pd.api.types.is_object_dtype(column) and pd.api.types.infer_dtype(column).startswith("mixed"):
+            frame[name] = column.map(str, na_action="ignore")  # a column has one kind of value
+    first = frame.columns[0]
+    if first.startswith("Unnamed:") and frame[first].equals(pd.Series(range(len(frame)), name=first)):
+        frame = frame.drop(columns=first)
+        remarks.append("The first column has no name and counts the rows: it is left out.")
+    return frame, tuple(remarks)
+
+
+def _quoted(name: str) -> str:
+    return f"'{name}'" if " " in name else name

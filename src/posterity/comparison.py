@@ -1,0 +1,360 @@
+"""Several methods on one table: what each predicts at the test rows, how well, and how far it is from HMC."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import pandas as pd
+
+from posterity import referee
+from posterity.inference import fit, resume
+from posterity.inference.method import Method
+from posterity.metrics import Estimate
+from posterity.model import Model
+from posterity.posterior import Posterior
+from posterity.prediction import Prediction
+from posterity.store import MANIFEST
+from posterity.table import TableEncoder, TargetEncoder
+from posterity.tabular import DEFAULT_DROPOUT, table_method, table_model
+
+Task = Literal["regression", "classification"]
+REFERENCE = "hmc"
+LABELS = {
+    "mle": "MLE",
+    "map": "MAP",
+    "mc_dropout": "MC dropout",
+    "bayes_by_backprop": "Bayes by Backprop",
+    "deep_ensemble": "Deep ensemble",
+    "laplace": "Laplace",
+    "swag": "SWAG",
+    "exact": "Exact",
+    "sgld": "SGLD",
+    "sghmc": "SGHMC",
+    "cyclical": "Cyclical SGHMC",
+    "mile": "MILE",
+    "nuts": "NUTS",
+    "hmc": "HMC",
+}
+COMPARED = ("mle", "map", "mc_dropout", "bayes_by_backprop", "deep_ensemble", "laplace", "sghmc", "mile", "hmc")
+# Of a budget, in parts, 3 for the others: what a method leaves over goes to those after it.
+PARTS = {"sgld": 4, "sghmc": 4, "cyclical": 4, "mile": 4, "nuts": 8, "hmc": 8}
+MAX_TEST_ROWS = 10_000
+MAX_ASIDE_ROWS = 2_000
+MIN_ROWS = 10
+MIN_ROWS_FOR_OOD = 50
+DIAGNOSED_ROWS = 200
+MOMENT = 1e-3  # seconds
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method: its posterior, and what it says of the test rows."""
+
+    name: str  # its key in METHODS
+    label: str  # as people write it: "Bayes by Backprop"
+    posterior: Posterior
+    prediction: Prediction  # at the test rows
+    scores: dict[str, Estimate]  # of metrics.evaluate, with coverage_90 and calibration_error for either task
+    referee: dict[str, Estimate]  # distances from HMC; empty for HMC itself, or without it
+    seconds: float
+    remarks: tuple[str, ...] = ()  # what the budget cut, stuck chains
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """All methods on one table."""
+
+    title: str
+    task: Task
+    target: str
+    features: tuple[str, ...]
+    labels: tuple[str, ...]  # classes; empty for regression
+    train: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    frame: pd.DataFrame | None  # the raw test inputs
+    entries: tuple[Entry, ...]
+    failures: dict[str, str] = field(default_factory=dict)  # label -> the message
+    remarks: tuple[str, ...] = ()  # what was done with columns and rows
+    settings: dict[str, Any] = field(default_factory=dict)  # seed, budget, split, ...; `reference`: can HMC be trusted
+
+    def verdict(self) -> list[str]:
+        """What the numbers say, in sentences."""
+        return referee.verdict(self)
+
+
+class Prepared(NamedTuple):
+    """A table as numbers, split; the encoders know how to do the same to new rows."""
+
+    encoder: TableEncoder
+    target_encoder: TargetEncoder
+    train: tuple[np.ndarray, np.ndarray]
+    test: tuple[np.ndarray, np.ndarray]
+    aside: np.ndarray | None  # inputs for out-of-distribution p-values, neither trained nor tested on
+    frame: pd.DataFrame  # raw test inputs
+    remarks: tuple[str, ...]
+
+    @property
+    def task(self) -> Task:
+        assert self.target_encoder.task is not None
+        return self.target_encoder.task
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(map(str, self.target_encoder.labels))
+
+    def model(self, method: str) -> Model:
+        """The network for this table; a target in numbers is predicted in its own units."""
+        dropout = DEFAULT_DROPOUT if method == "mc_dropout" else 0.0
+        if self.task == "classification":
+            return table_model(self.task, len(self.labels), dropout=dropout)
+        return table_model(self.task, dropout=dropout, shift=self.target_encoder.shift, scale=self.target_encoder.scale)
+
+    def metadata(self, target: str, method: str, title: str) -> dict[str, Any]:
+        """What a store needs to take raw rows later: plain numbers and names."""
+        return {
+            "table": title,
+            "target": target,
+            "method": method,
+            "encoder": self.encoder.to_json(),
+            "target_encoder": self.target_encoder.to_json(),
+        }
+
+
+def prepare(
+    frame: pd.DataFrame, target: str, *, task: Task | None = None, test_share: float = 0.2, seed: int = 0
+) -> Prepared:
+    """Split a table at random and turn its columns into numbers, learning how from the training rows alone."""
+    target_encoder = TargetEncoder(task).fit(frame[target])
+    frame = frame.loc[~target_encoder.is_missing(frame[target])].reset_index(drop=True)
+    if len(frame) < MIN_ROWS:
+        raise ValueError(f"The table has {len(frame)} rows with a target; give at least {MIN_ROWS}.")
+    y, inputs = target_encoder.transform(frame[target]), frame.drop(columns=target)
+    assert target_encoder.task is not None
+    train, test, aside = _split(y, target_encoder.task, test_share, seed)
+    remarks = [*target_encoder.remarks, _split_remark(len(train), len(test), len(aside))]
+    if target_encoder.task == "regression":
+        target_encoder = TargetEncoder(target_encoder.task).fit(y[train])  # its scale too is learned from training rows
+    encoder = TableEncoder().fit(inputs.iloc[train])
+    x = encoder.transform(inputs)
+    return Prepared(
+        encoder,
+        target_encoder,
+        (x[train], y[train]),
+        (x[test], y[test]),
+        x[aside] if len(aside) else None,
+        inputs.iloc[test].reset_index(drop=True),
+        (*remarks, *encoder.remarks),
+    )
+
+
+class Run(NamedTuple):
+    """How methods are fitted to one prepared table."""
+
+    prepared: Prepared
+    target: str
+    title: str
+    seed: int = 0
+    effort: float = 1.0
+    store: Path | None = None  # a folder for one method's run
+    progress: bool = True
+
+    @property
+    def is_begun(self) -> bool:
+        return self.store is not None and (self.store / MANIFEST).exists()
+
+    def method(self, name: str) -> Method:
+        return table_method(name, len(self.prepared.train[1]), effort=self.effort)
+
+    def compile(self, name: str) -> None:
+        """Run a method for a moment, so that the time it is given later is not spent on compiling its programs."""
+        method, model, rows = self.method(name), self.prepared.model(name), self.prepared.train
+        if not method.anytime:  # it would run to its end
+            return
+        # A moment is too short for chains to come off their start: that is for the true run to judge.
+        with suppress(RuntimeError, ArithmeticError), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            fit(model, method, rows, seed=self.seed, budget=MOMENT, progress=False)
+
+    def fit(self, name: str, budget: float | None = None) -> Posterior:
+        """Fit a method, or go on with it where the store holds a run."""
+        if self.is_begun:
+            assert self.store is not None
+            return resume(self.store, budget=budget, progress=self.progress)
+        return fit(
+            self.prepared.model(name),
+            self.method(name),
+            self.prepared.train,
+            seed=self.seed,
+            holdout=self.prepared.aside,
+            store=self.store,
+            metadata=self.prepared.metadata(self.target, name, self.title),
+            budget=budget,
+            progress=self.progress,
+        )
+
+
+def compare(
+    frame: pd.DataFrame,
+    target: str,
+    *,
+    title: str = "table",
+    methods: Sequence[str] = COMPARED,
+    task: Task | None = None,
+    test_share: float = 0.2,
+    seed: int = 0,
+    budget: float | None = None,
+    effort: float = 1.0,
+    folder: Path | None = None,
+    remarks: Sequence[str] = (),
+    say: Callable[[str], None] | None = None,
+    progress: bool = True,
+) -> Comparison:
+    """Fit every method to one split of a table and judge them at the same test rows.
+
+    Args:
+        frame: Raw columns, the target among them.
+        target: The column to predict.
+        title: What the table is called in reports.
+        methods: Keys of METHODS; with "hmc" among them the others are compared with it.
+        task: "regression" or "classification"; by default as the target looks.
+        test_share: Of the rows, to test on.
+        seed: Of the split and of every method.
+        budget: Seconds for all methods together; each gets its part, and what it leaves goes to those after it.
+        effort: Scales the number of steps of every method.
+        folder: Keeps each method's run in a folder of its name; what is there already is resumed or read.
+        remarks: Sentences on how the table was read, to go along.
+        say: Called with a sentence when something begins or ends.
+        progress: Show bars on standard error when it is a terminal.
+    """
+    prepared = prepare(frame, target, task=task, test_share=test_share, seed=seed)
+    say = say or (lambda _: None)
+    for remark in prepared.remarks:
+        say(remark)
+    run = Run(prepared, target, title, seed, effort, folder, progress)
+    posteriors, failures = _fit_all(run, methods, budget, say)
+    say("Judging them at the test rows ...")
+    entries, reference = _judge(prepared, posteriors)
+    return Comparison(
+        title=title,
+        task=prepared.task,
+        target=target,
+        features=tuple(map(str, prepared.encoder.features)),
+        labels=prepared.labels,
+        train=prepared.train,
+        test=prepared.test,
+        frame=prepared.frame,
+        entries=entries,
+        failures=failures,
+        remarks=(*remarks, *prepared.remarks),
+        settings={
+            "seed": seed,
+            "budget": budget,
+            "test_share": test_share,
+            "effort": effort,
+            "methods": list(methods),
+            "reference": reference,
+        },
+    )
+
+
+def _fit_all(
+    run: Run, methods: Sequence[str], budget: float | None, say: Callable[[str], None]
+) -> tuple[dict[str, Posterior], dict[str, str]]:
+    """Every method in turn. One that fails is reported and does not stop the others."""
+    deadline = None if budget is None else time.perf_counter() + budget
+    posteriors: dict[str, Posterior] = {}
+    failures: dict[str, str] = {}
+    for number, name in enumerate(methods):
+        one, share = run._replace(store=run.store and run.store / name), None
+        say(f"{LABELS[name]} ...")
+        try:
+            if deadline is not None:
+                if not one.is_begun:
+                    one.compile(name)
+                share = _share(methods[number:], deadline - time.perf_counter())
+            posteriors[name] = one.fit(name, share)
+        except (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
+            told = "" if share is None else f" It had {share:.1f} s of the budget."
+            failures[LABELS[name]] = (str(error) or type(error).__name__) + told
+            say(f"  failed: {failures[LABELS[name]]}")
+            continue
+        receipt = posteriors[name].receipt
+        told = "" if share is None else f" of {share:.1f} s"
+        say(f"  {receipt.seconds:.1f} s{told}" + "".join(f"; {note}" for note in receipt.notes))
+    return posteriors, failures
+
+
+def _share(methods: Sequence[str], seconds: float) -> float:
+    """Of the seconds left, the part of the first of the methods that are left; a moment where none is left."""
+    parts = [PARTS.get(name, 3) for name in methods]
+    return max(0.1, seconds * parts[0] / sum(parts))
+
+
+def _judge(prepared: Prepared, posteriors: dict[str, Posterior]) -> tuple[tuple[Entry, ...], dict[str, Any] | None]:
+    """Scores of each method, its distances from HMC, and whether HMC may be believed."""
+    x, y = prepared.test
+    rows = referee.some_rows(len(y))
+    hmc = posteriors.get(REFERENCE)
+    judge = None if hmc is None else referee.Referee(hmc.predict(x[rows]))
+    entries = []
+    for name, posterior in posteriors.items():
+        prediction = posterior.predict(x)
+        apart = {}
+        if judge is not None and name != REFERENCE:
+            apart = judge.distances(prediction if len(rows) == len(y) else posterior.predict(x[rows]))
+        found = referee.scores(prediction, y)
+        seconds = posterior.receipt.seconds
+        entries.append(Entry(name, LABELS[name], posterior, prediction, found, apart, seconds, posterior.receipt.notes))
+    return tuple(entries), None if hmc is None else _trust(hmc, x[rows])
+
+
+def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
+    """What HMC's own chains say about it, in plain numbers."""
+    found = hmc.diagnose(x[:DIAGNOSED_ROWS])
+    known = found.r_hat_of_inputs[~np.isnan(found.r_hat_of_inputs)]
+    own = referee.own_distance(hmc, x)
+    return {
+        "verdict": found.verdict,
+        "r_hat": float(known.max()) if known.size else None,
+        "own_distance": {name: [one.value, one.standard_error] for name, one in own.items()},
+    }
+
+
+def _split_remark(num_train: int, num_test: int, num_aside: int) -> str:
+    text = f"{num_train:,} rows are trained on"
+    if num_test:
+        text += f", {num_test:,} are tested on"
+    if num_aside:
+        text += f", {num_aside:,} are set aside to know strange rows by"
+    return f"{text}."
+
+
+def _split(y: np.ndarray, task: Task, share: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Rows to train on, to test on and to set aside; of each class its share where it has rows enough."""
+    if not 0 <= share < 1:
+        raise ValueError(f"The share of test rows is {share}; it must be at least 0 and below 1, for instance 0.2.")
+    order = np.random.default_rng(seed).permutation(len(y))
+    if task == "classification":
+        # Rows of each class in random order, dealt out by turns: every stretch of `order` then has every class.
+        place = np.empty(len(y))
+        for label in np.unique(y):
+            members = order[y[order] == label]
+            place[members] = (np.arange(len(members)) + 0.5) / len(members)
+        # The last rows of `order` are tested on: a class of one row stays in training.
+        order = np.argsort(place, kind="stable")
+    num_test = min(round(share * len(y)), MAX_TEST_ROWS)
+    if share and num_test < 2:
+        raise ValueError(
+            f"A share of {share} leaves {num_test} of {len(y)} rows to test on; raise it, for instance to 0.2."
+        )
+    num_aside = min(round(0.1 * (len(y) - num_test)), MAX_ASIDE_ROWS) if len(y) >= MIN_ROWS_FOR_OOD else 0
+    cuts = [len(y) - num_test - num_aside, len(y) - num_test]
+    train, aside, test = np.split(order, cuts)
+    return np.sort(train), np.sort(test), np.sort(aside)

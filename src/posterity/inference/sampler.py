@@ -1,0 +1,70 @@
+"""What all samplers share: the family their kept draws become, and the checks of their settings."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from posterity.families import Samples
+from posterity.inference import step_size as adaptation
+from posterity.inference.method import Method, Result
+from posterity.model import Model
+from posterity.types import Params
+
+
+class Sampler(Method):
+    """A method whose posterior is the draws it kept."""
+
+    num_chains = 4
+
+    def finish(self, model: Model, states: Any, kept: Params, fixed: Params) -> Result:
+        del states
+        return Result(stored_draws(self, kept, fixed), model)
+
+
+class Hamiltonian(Sampler):
+    """A sampler that adapts its step size in a first phase, where the user gives none."""
+
+    step_size: float | None
+
+    def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
+        return adaptation.stuck_chains(trace) if self.step_size is None else None
+
+
+def stored_draws(method: Method, kept: Params, fixed: Params) -> Samples:
+    """The kept draws as a family."""
+    if kept is None:
+        raise ValueError(f"{type(method).__name__} stopped before its first kept draw; give it more time.")
+    return Samples(kept, fixed)
+
+
+def check_counts(method: Any, **least: int) -> None:
+    for name, minimum in least.items():
+        value = getattr(method, name)
+        if not isinstance(value, int | np.integer) or value < minimum:
+            raise ValueError(f"{type(method).__name__}({name}={value!r}): expected a whole number, at least {minimum}.")
+
+
+def check_positive(method: Any, *names: str) -> None:
+    for name in names:
+        value = getattr(method, name)
+        if value is not None and not (value > 0 and np.isfinite(value)):
+            raise ValueError(
+                f"{type(method).__name__}({name}={value}) must be a number above 0; leave it out to have it chosen."
+            )
+
+
+def check_target_acceptance(method: Any) -> None:
+    target = method.target_acceptance
+    if not 0 < target < 1:
+        raise ValueError(f"{type(method).__name__}(target_acceptance={target}) must lie between 0 and 1; try 0.8.")
+
+
+def check_adaptation(method: Any, warmup: str, remedy: int) -> None:
+    """Without a step size there must be steps in which to find one."""
+    if method.step_size is None and getattr(method, warmup) == 0:
+        raise ValueError(
+            f"{type(method).__name__}({warmup}=0) leaves no step in which to adapt the step size: give step_size, or "
+            f"{warmup}={remedy}."
+        )

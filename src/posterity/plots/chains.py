@@ -1,0 +1,58 @@
+"""Did the samplers arrive? Traces of their chains, and R-hat of what they predict."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from posterity.diagnosis import GOOD, USABLE, Diagnosis
+from posterity.plots.style import CYCLE, MUTED, name_axes, new_axes
+from posterity.posterior import Posterior
+
+MAX_RECORDS = 400  # a chain: more than a picture has room for
+
+
+def trace(posterior: Posterior, axes: Any = None, name: str = "log_joint") -> Any:
+    """A recorded number along the run, one line a chain, burn-in included.
+
+    Look for: lines that lie over each other and no longer drift. The height is cut to what the second half needs.
+    """
+    axes = new_axes(axes)
+    if name not in posterior.trace:
+        known = ", ".join(posterior.trace) or "nothing"
+        raise ValueError(f"{name!r} was not recorded; this method recorded {known}.")
+    values = np.asarray(posterior.trace[name], float)
+    shown = np.unique(np.linspace(0, values.shape[1] - 1, min(MAX_RECORDS, values.shape[1])).round().astype(int))
+    done = 100 * (shown + 1) / values.shape[1]
+    for chain, line in enumerate(values):
+        axes.plot(done, line[shown], color=CYCLE[chain % len(CYCLE)], lw=0.8, alpha=0.85, label=f"chain {chain}")
+    later = values[:, values.shape[1] // 2 :]
+    later = later[np.isfinite(later)]
+    if later.size:
+        room = 0.6 * max(np.ptp(later), 1e-6 * max(1.0, np.abs(later).max()))
+        axes.set_ylim(later.min() - room, later.max() + room)
+    name_axes(axes, "share of the run, %", name.replace("_", " "))
+    return axes
+
+
+def r_hat_curve(diagnosis: Diagnosis, axes: Any = None, **style: Any) -> Any:
+    """The share of inputs whose R-hat, of what is predicted there, is at most a value.
+
+    Look for: the whole curve left of the first mark (good), or most of it left of the second (usable).
+    """
+    axes = new_axes(axes)
+    values = np.sort(diagnosis.r_hat_of_inputs)
+    values = values[np.isfinite(values)]
+    if not axes.lines:
+        for limit in (GOOD, USABLE):
+            axes.axvline(limit, color=MUTED, lw=0.8, ls=":")
+            axes.annotate(f"{limit:g}", (limit, 1.0), xycoords=("data", "axes fraction"), ha="center", va="bottom",
+                          fontsize=7.5, color=MUTED)  # fmt: skip
+        axes.set_xlim(0.985, 1.12)
+        axes.set_ylim(0, 1.03)
+    if values.size:
+        axes.step(np.append(values[0], values), np.arange(len(values) + 1) / len(values), where="post", **style)
+        axes.set_xlim(right=max(axes.get_xlim()[1], min(values[-1] + 0.02, 2.5)))
+    name_axes(axes, "R-hat", "share of inputs up to it")
+    return axes

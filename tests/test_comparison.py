@@ -1,0 +1,190 @@
+"""Comparisons: the split, distances from a referee, calibration, the sharing of a budget, and the verdict."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from posterity import comparison, referee
+from posterity.comparison import COMPARED, LABELS, Comparison, Entry, compare, prepare
+from posterity.inference import METHODS
+from posterity.likelihoods import Categorical, Gaussian, Rescaled
+from posterity.metrics import Estimate
+from posterity.model import Model
+from posterity.networks import mlp
+from posterity.posterior import prior_predictive
+
+
+@pytest.fixture
+def frame():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(80, 2))
+    y = 100 + 10 * (x[:, 0] - 0.5 * x[:, 1]) + 2 * rng.normal(size=80)
+    return pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y})
+
+
+def test_every_method_has_a_label():
+    assert set(LABELS) == set(METHODS)
+    assert set(COMPARED) <= set(METHODS)
+
+
+def test_a_split_is_a_partition_that_keeps_every_class_in_training():
+    y = np.repeat([0, 1, 2, 3], [80, 15, 4, 1])
+    train, test, aside = comparison._split(y, "classification", 0.2, seed=3)
+    assert sorted([*train, *test, *aside]) == list(range(100))
+    assert len(test) == 20
+    assert set(y[train]) == {0, 1, 2, 3}
+    shares = np.bincount(y[test], minlength=4)[:2] / [80, 15]
+    assert np.allclose(shares, 0.2, atol=0.05)
+    again = comparison._split(y, "classification", 0.2, seed=3)
+    other = comparison._split(y, "classification", 0.2, seed=4)
+    assert np.array_equal(test, again[1])
+    assert not np.array_equal(test, other[1])
+
+
+def test_encoders_learn_from_training_rows_alone(frame):
+    rows = comparison._split(frame["y"].to_numpy(), "regression", 0.25, seed=0)
+    spoiled = frame.copy()
+    spoiled.loc[rows[1], ["a", "y"]] *= 1000.0  # test rows
+    clean, changed = (prepare(table, "y", test_share=0.25) for table in (frame, spoiled))
+    assert np.array_equal(clean.train[0], changed.train[0])
+    assert clean.target_encoder.shift == changed.target_encoder.shift
+    assert not np.array_equal(clean.test[0], changed.test[0])
+
+
+def test_rows_without_a_target_are_left_out_aloud(frame):
+    frame.loc[[3, 7], "y"] = np.nan
+    prepared = prepare(frame, "y")
+    assert sum(len(part[1]) for part in (prepared.train, prepared.test)) + len(prepared.aside) == 78
+    assert any("2 of 80 rows have no target" in remark for remark in prepared.remarks)
+
+
+@pytest.mark.parametrize(
+    ("column", "message"),
+    [(np.ones(80), "one class only"), (["yes"] * 80, "one class only"), ([np.nan] * 80, "missing")],
+)
+def test_a_target_without_variation_is_refused(frame, column, message):
+    frame["y"] = column
+    with pytest.raises(ValueError, match=message):
+        prepare(frame, "y")
+
+
+def test_too_few_rows_are_refused(frame):
+    with pytest.raises(ValueError, match="at least 10"):
+        prepare(frame[:9], "y")
+    with pytest.raises(ValueError, match="to test on"):
+        prepare(frame, "y", test_share=0.01)
+
+
+def test_a_budget_is_shared_and_what_is_left_goes_on():
+    assert comparison._share(["map"], 60.0) == 60.0
+    assert comparison._share(["map", "hmc"], 55.0) == pytest.approx(15.0)
+    assert comparison._share(["map", "hmc"], -5.0) > 0
+
+
+def _prior(shift=0.0, num_draws=50):
+    model = Model(mlp((4,), activation="tanh"), Rescaled(Gaussian(0.5), shift, 2.0))
+    return prior_predictive(model, np.linspace(-1, 1, 7)[:, None], num_draws=num_draws)
+
+
+def test_wasserstein_from_quantiles_is_zero_for_equals_and_exact_for_a_shift():
+    reference = _prior()
+    assert referee.Referee(reference).distances(reference)["wasserstein"].value == 0.0
+    moved = referee.Referee(reference).distances(_prior(shift=3.0))["wasserstein"].value
+    assert moved == pytest.approx(np.mean(3.0 / reference.std), rel=1e-4)
+
+
+def test_distances_of_classes():
+    model = Model(mlp((4,), activation="tanh"), Categorical(3))
+    one, other = (prior_predictive(model, np.linspace(-1, 1, 7)[:, None], num_draws=20, seed=s) for s in (0, 1))
+    same = referee.Referee(one).distances(one)
+    assert (same["agreement"].value, same["total_variation"].value) == (1.0, 0.0)
+    apart = referee.Referee(other).distances(one)["total_variation"].value
+    assert apart == pytest.approx(0.5 * np.abs(one.probs - other.probs).sum(1).mean(), abs=1e-6)
+
+
+def test_quantile_calibration_knows_good_from_bad():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=4000)
+    true = np.quantile(rng.normal(size=200_000), referee.LEVELS)
+    quantiles = np.tile(true, (len(y), 1))
+    good = referee.quantile_calibration(quantiles, y)
+    narrow = referee.quantile_calibration(0.5 * quantiles, y)
+    assert good.value < 0.02
+    assert narrow.value > good.value + 10 * narrow.standard_error
+    assert referee.quantile_calibration(quantiles + 100.0, y).value == pytest.approx(0.5)  # all levels missed by 1 - u
+
+
+def test_at_most_so_many_rows_are_judged():
+    assert len(referee.some_rows(10)) == 10
+    many = referee.some_rows(100_000)
+    assert len(many) == referee.MAX_ROWS
+    assert many[-1] == 99_999
+
+
+def _entry(name, nll, seconds, distance=None, coverage=0.9):
+    scores = {"nll": Estimate(nll, 0.1), "coverage_90": Estimate(coverage, 0.02)}
+    apart = {} if distance is None else {"wasserstein": Estimate(distance, 0.01)}
+    nothing = SimpleNamespace()
+    return Entry(name, LABELS[name], nothing, nothing, scores, apart, seconds)  # type: ignore[arg-type]
+
+
+def _comparison(entries, **settings):
+    rows = (np.zeros((2, 1)), np.zeros(2))
+    return Comparison("t", "regression", "y", ("a",), (), rows, rows, None, tuple(entries), settings=settings)
+
+
+def test_the_verdict_names_the_nearest_the_best_the_too_sure_and_what_to_use():
+    entries = [
+        _entry("map", 1.05, 1.0, distance=0.5, coverage=0.7),
+        _entry("laplace", 1.08, 2.0, distance=0.2),
+        _entry("mile", 1.3, 9.0, distance=0.05),
+        _entry("hmc", 1.0, 60.0),
+    ]
+    trust = {"verdict": "good", "r_hat": 1.004, "own_distance": {"wasserstein": [0.03, 0.001]}}
+    text = "\n".join(_comparison(entries, reference=trust).verdict())
+    assert "HMC can be trusted" in text
+    assert "Nearest to HMC is MILE" in text
+    assert "farthest is MAP" in text
+    assert "own halves are 0.03 apart" in text
+    assert "Best by negative log likelihood is HMC" in text
+    assert "within its standard error: MAP, Laplace" in text
+    assert "70 % (MAP)" in text
+    assert "Use Laplace" in text  # quicker than HMC, and unlike MAP it knows its ignorance
+
+
+def test_the_verdict_warns_of_a_referee_that_has_not_converged_or_is_absent():
+    entries = [_entry("map", 1.0, 1.0, distance=0.5), _entry("hmc", 2.0, 9.0)]
+    unsure = {"verdict": "not converged", "r_hat": 1.7, "own_distance": {}}
+    assert "has not converged" in _comparison(entries, reference=unsure).verdict()[0]
+    assert "no referee" in _comparison(entries[:1]).verdict()[0]
+    assert "nothing to compare" in _comparison([]).verdict()[0]
+
+
+def test_methods_are_compared_kept_and_read_again(frame, tmp_path):
+    said = []
+    arguments = {
+        "methods": ("map", "exact", "hmc"),
+        "effort": 0.05,
+        "budget": 600.0,
+        "folder": tmp_path,
+        "progress": False,
+    }
+    found = compare(frame, "y", title="line", say=said.append, **arguments)
+    point, hmc = found.entries
+    assert [point.name, hmc.name] == ["map", "hmc"]
+    assert "Exact" in found.failures
+    assert any("failed" in line for line in said)
+    assert set(point.referee) == {"wasserstein"}
+    assert hmc.referee == {}
+    assert 0 < point.referee["wasserstein"].value < 3
+    assert {"rmse", "nll", "crps", "calibration_error", "coverage_90"} <= set(hmc.scores)
+    assert hmc.scores["rmse"].value < 6  # in the target's units, of which the noise is 2 and the whole spread 11
+    assert found.settings["reference"]["own_distance"]["wasserstein"][0] > 0
+    assert len(found.frame) == len(found.test[1]) == 16
+    assert hmc.prediction.ood.shape == (16,)
+
+    again = compare(frame, "y", title="line", **arguments)
+    assert [entry.scores for entry in again.entries] == [entry.scores for entry in found.entries]
+    assert [entry.seconds for entry in again.entries] == [entry.seconds for entry in found.entries]

@@ -1,0 +1,171 @@
+"""Tables to numbers: each kind of column, gaps, categories not seen before, what is dropped, JSON, weights."""
+
+import json
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from posterity.table import TableEncoder, TargetEncoder
+
+RNG = np.random.default_rng(0)
+ROWS = 60
+
+
+def frame():
+    return pd.DataFrame(
+        {
+            "size": RNG.normal(170, 10, ROWS),
+            "gaps": np.where(np.arange(ROWS) % 6 == 0, np.nan, np.arange(ROWS, dtype=float)),
+            "colour": RNG.choice(["red", "green", "blue"], ROWS),
+            "smoker": RNG.random(ROWS) < 0.5,
+            "kind": pd.Categorical(["a"] * 30 + ["b"] * 28 + ["c", "d"]),
+            "when": pd.date_range("2021-01-30", periods=ROWS, freq="D"),
+            "written": [f"2020-{1 + i % 12:02d}-15" for i in range(ROWS)],
+            "digits": [f"{i / 2}" for i in range(ROWS)],
+            "constant": 3.0,
+            "name": [f"person {i}" for i in range(ROWS)],
+            "empty": [None] * ROWS,
+        }
+    )
+
+
+TABLE = frame()
+ENCODER = TableEncoder().fit(TABLE)
+FEATURES = pd.DataFrame(ENCODER.transform(TABLE), columns=ENCODER.features)
+
+
+def test_numbers_are_standardised_and_gaps_are_filled_and_marked():
+    for name in ("size", "gaps", "digits", "when"):
+        assert abs(FEATURES[name].mean()) < 1e-12
+        assert FEATURES[name].std(ddof=0) == pytest.approx(1.0)
+    missing = TABLE["gaps"].isna()
+    np.testing.assert_array_equal(FEATURES["gaps missing"], missing.astype(float))
+    median = TABLE["gaps"].median()
+    filled = TABLE["gaps"].fillna(median)
+    np.testing.assert_allclose(FEATURES["gaps"], (filled - filled.mean()) / filled.std(ddof=0))
+    assert "size missing" not in FEATURES
+
+
+def test_a_category_has_a_column_and_rare_ones_share_one():
+    for colour in ("red", "green", "blue"):
+        np.testing.assert_array_equal(FEATURES[f"colour={colour}"], (TABLE["colour"] == colour).astype(float))
+    assert [name for name in FEATURES if name.startswith("kind=")] == ["kind=a", "kind=b", "kind=other"]
+    assert FEATURES["kind=other"].sum() == 2
+    assert {"smoker=True", "smoker=False"} <= set(FEATURES)
+
+
+def test_a_category_not_seen_before_is_other_or_nothing():
+    new = TABLE.head(2).assign(colour=["violet", "red"], kind=["z", None])
+    made = pd.DataFrame(ENCODER.transform(new), columns=ENCODER.features)
+    np.testing.assert_array_equal(made.filter(like="colour=").sum(axis=1), [0, 1])
+    np.testing.assert_array_equal(made["kind=other"], [1, 1])
+
+
+def test_dates_become_days_and_waves():
+    steps = np.diff(FEATURES["when"])
+    np.testing.assert_allclose(steps, steps[0])
+    angle = 2 * np.pi * TABLE["when"].dt.day_of_week / 7
+    np.testing.assert_allclose(FEATURES["when day_of_week sin"], np.sin(angle), atol=1e-12)
+    assert "when hour sin" not in FEATURES  # no times of day
+    assert {"written", "written month sin", "written month cos"} <= set(FEATURES)
+    later = ENCODER.transform(TABLE.head(1).assign(when=pd.Timestamp("2021-03-31", tz="UTC")))
+    assert later[0, ENCODER.features.index("when")] == pytest.approx(FEATURES["when"].iloc[-1] + steps[0])
+
+
+def test_what_is_left_out_is_said():
+    for name, why in (("constant", "one value only"), ("name", "identifier"), ("empty", "is empty")):
+        assert not [feature for feature in ENCODER.features if feature.startswith(name)]
+        assert any(repr(name) in remark and why in remark for remark in ENCODER.remarks)
+    assert any("'digits' holds numbers as text" in remark for remark in ENCODER.remarks)
+    with pytest.raises(ValueError, match="No column"):
+        TableEncoder().fit(TABLE[["constant", "name"]])
+
+
+def test_json_and_back():
+    again = TableEncoder.from_json(json.loads(json.dumps(ENCODER.to_json())))
+    np.testing.assert_array_equal(again.transform(TABLE), FEATURES)
+    assert again.remarks == ENCODER.remarks
+
+
+def test_columns_are_found_by_name():
+    np.testing.assert_array_equal(ENCODER.transform(TABLE[TABLE.columns[::-1]]), FEATURES)
+    with pytest.raises(ValueError, match=r"lacks the column.*'size'"):
+        ENCODER.transform(TABLE.drop(columns="size"))
+    with pytest.raises(ValueError, match=r"in addition.*'more'"):
+        ENCODER.transform(TABLE.assign(more=1))
+    with pytest.raises(ValueError, match="'size' must hold numbers"):
+        ENCODER.transform(TABLE.assign(size="large"))
+    with pytest.raises(ValueError, match="several columns called 'a'"):
+        TableEncoder().fit(pd.DataFrame(np.eye(3), columns=["a", "a", "b"]))
+
+
+def test_arrays():
+    values = RNG.normal(5, 3, size=(20, 3))
+    made = TableEncoder().fit(values)
+    np.testing.assert_allclose(made.transform(values), (values - values.mean(0)) / values.std(0))
+    with pytest.raises(ValueError, match="2 columns; the one learned from had 3"):
+        made.transform(values[:, :2])
+    with pytest.raises(ValueError, match="infinity"):
+        made.transform(np.full((2, 3), np.inf))
+
+
+def test_large_numbers_that_differ_little_keep_their_differences():
+    values = 1e9 + np.arange(50.0)
+    made = TableEncoder().fit(values).transform(values)[:, 0]
+    np.testing.assert_allclose(made, (np.arange(50) - 24.5) / np.arange(50).std(), rtol=1e-9)
+
+
+def test_a_weight_is_a_repetition():
+    weight = RNG.integers(1, 4, ROWS)
+    repeated = TABLE.iloc[np.repeat(np.arange(ROWS), weight)]
+    weighted, counted = TableEncoder().fit(TABLE, weight), TableEncoder().fit(repeated)
+    assert weighted.features == counted.features
+    np.testing.assert_allclose(weighted.transform(TABLE), counted.transform(TABLE), atol=1e-12)
+    numbers = TABLE["size"]
+    first, second = TargetEncoder().fit(numbers, weight), TargetEncoder().fit(np.repeat(numbers, weight))
+    np.testing.assert_allclose([first.shift, first.scale], [second.shift, second.scale])
+
+
+@pytest.mark.parametrize(
+    ("target", "task"),
+    [
+        (RNG.normal(size=30), "regression"),
+        (np.arange(30), "regression"),
+        (np.arange(30) % 3, "classification"),
+        (np.arange(30) % 2 * 1.0, "classification"),
+        (np.arange(30) % 2 == 0, "classification"),
+        (np.array(["yes", "no"] * 15), "classification"),
+        (pd.Series(pd.Categorical([1, 2, 3] * 10)), "classification"),
+    ],
+)
+def test_the_task_is_decided_from_the_target_and_said(target, task):
+    made = TargetEncoder().fit(target)
+    assert made.task == task
+    assert f"Taken as {task}" in made.remarks[-1]
+    again = TargetEncoder.from_json(json.loads(json.dumps(made.to_json())))
+    np.testing.assert_array_equal(again.transform(target), made.transform(target))
+    if task == "classification":
+        np.testing.assert_array_equal(again.decode(again.transform(target)), np.asarray(target))
+    else:
+        standard = (made.transform(target) - made.shift) / made.scale
+        np.testing.assert_allclose([standard.mean(), standard.std()], [0, 1], atol=1e-12)
+
+
+def test_targets_that_say_nothing_or_are_missing():
+    with pytest.raises(ValueError, match="one value only"):
+        TargetEncoder("regression").fit(np.full(5, 2.0))
+    with pytest.raises(ValueError, match="one class only"):
+        TargetEncoder().fit(["a"] * 5)
+    with pytest.raises(ValueError, match="Every target is missing"):
+        TargetEncoder().fit([None, None])
+    with pytest.raises(ValueError, match="unknown to a model"):
+        TargetEncoder().fit(["a", "b"]).transform(["c"])
+    with pytest.raises(ValueError, match="choose 'regression'"):
+        TargetEncoder("ranking").fit([1, 2])  # type: ignore[arg-type]
+    gaps = pd.Series([1.5, None, 2.5, 3.5])
+    made = TargetEncoder("regression").fit(gaps)
+    assert made.remarks == ["1 of 4 rows have no target: left out."]
+    assert made.shift == pytest.approx(2.5)
+    np.testing.assert_array_equal(made.is_missing(gaps), [False, True, False, False])
+    assert TargetEncoder("classification").fit(np.arange(4)).labels == [0, 1, 2, 3]
