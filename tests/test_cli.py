@@ -330,7 +330,7 @@ def test_ctrl_c_stops_at_once_and_resume_goes_on(tmp_path):
         while not list(folder.glob("state-*")) and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.1)
         process.send_signal(signal.SIGINT)
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=120)
     finally:
         process.kill()
     assert process.returncode == 130, stderr

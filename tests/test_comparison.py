@@ -162,6 +162,7 @@ def test_the_verdict_warns_of_a_referee_that_has_not_converged_or_is_absent():
     assert "nothing to compare" in _comparison([]).verdict()[0]
 
 
+@pytest.mark.long
 def test_methods_are_compared_kept_and_read_again(frame, tmp_path):
     said = []
     arguments = {

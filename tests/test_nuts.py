@@ -14,7 +14,7 @@ NUM_WARMUP = 300
 SCHEDULE = jax.jit(jax.vmap(schedule, (0, None)))  # one program for all lengths
 
 
-@pytest.fixture(scope="module", params=["posterior", "likelihood"])
+@pytest.fixture(scope="module", params=["posterior", pytest.param("likelihood", marks=pytest.mark.long)])
 def runs(request):
     """[(data, temperature, tempering, draws, info)] of every case with one tempering: one program."""
     settings = [(data(), t) for data in (targets.linear_gaussian, targets.banana) for t in (1.0, 0.25, 4.0)]

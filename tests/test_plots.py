@@ -178,6 +178,7 @@ def test_p_values_step_up_to_one():
     np.testing.assert_allclose(shares, [0, 0.25, 0.5, 0.75, 1.0])
 
 
+@pytest.mark.long
 def test_alarms_ring_more_often_far_away(chains, wave):
     factors = (1.0, 8.0)
     p_values = plots.moved_p_values(chains, wave[0], factors)

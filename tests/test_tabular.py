@@ -69,6 +69,7 @@ def test_rescaled_asks_the_inner_one():
         Rescaled(inner, 0.0, 0.0)
 
 
+@pytest.mark.long
 def test_a_model_in_the_users_units_equals_the_scaled_one(line, tmp_path):
     """Linear-Gaussian: both modes are found to rounding, so that moments, densities and intervals must agree."""
     x, y = line

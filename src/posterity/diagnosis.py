@@ -12,7 +12,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 
@@ -33,13 +33,6 @@ SAMPLE_STATS = {  # what ArviZ calls the numbers a sampler records
 RESTART = "Restart from other weights, with more burn-in or a smaller step size, before anything is averaged."
 
 
-class Energy(NamedTuple):
-    """E-BFMI of each chain, [C]. `of` is "energy", or "log_joint" where momenta were not recorded: a stand-in."""
-
-    e_bfmi: np.ndarray
-    of: str
-
-
 @dataclass(frozen=True)
 class Diagnosis:
     """What was found; print it for the words. Arrays over inputs are shaped as `prediction.mean`, [N, ...]."""
@@ -56,7 +49,7 @@ class Diagnosis:
     odd_chain: int | None = None  # the one chain that disagrees with the others
     acceptance: np.ndarray | None = None  # [C] mean probability
     num_divergences: np.ndarray | None = None  # [C]
-    energy: Energy | None = None
+    e_bfmi: np.ndarray | None = None  # [C], of samplers that record the energy of position and momentum
     densities: dict[str, Convergence] = field(default_factory=dict, repr=False)  # of log joint, likelihood, prior
     weight_space: Convergence | None = field(default=None, repr=False)  # [W], of some weights
     weight_names: tuple[str, ...] = field(default=(), repr=False)
@@ -203,13 +196,12 @@ def _sampler_lines(found: Diagnosis) -> list[str]:
         lines.append("No divergences.")
     for name, one in found.densities.items():
         lines.append(f"{in_words(name).capitalize()}: R-hat {one.r_hat:.3g}, {one.ess_bulk:.0f} effective draws.")
-    if found.energy is not None:
-        slow = [chain for chain, value in enumerate(found.energy.e_bfmi) if value < LOW_E_BFMI]
+    if found.e_bfmi is not None:
+        slow = [chain for chain, value in enumerate(found.e_bfmi) if value < LOW_E_BFMI]
         if slow:
-            stand_in = "" if found.energy.of == "energy" else ", from the log joint alone"
             lines.append(
-                f"{_name_chains(slow)} slow to change energy (E-BFMI under {LOW_E_BFMI}{stand_in}): tails are explored "
-                "poorly; more draws, or a narrower prior, help."
+                f"{_name_chains(slow)} slow to change energy (E-BFMI under {LOW_E_BFMI}): tails are explored poorly; "
+                "more draws, or a narrower prior, help."
             )
     return lines
 

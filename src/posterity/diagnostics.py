@@ -29,8 +29,8 @@ from posterity.diagnosis import (
     worst_of_inputs,
 )
 from posterity.likelihoods import class_probs
-from posterity.streaming import DEFAULT_MEMORY, Components
 from posterity.stored import StoredArray
+from posterity.streaming import DEFAULT_MEMORY, Components
 from posterity.types import Array, Phase
 from posterity.uncertainty import elementwise
 

@@ -1,6 +1,6 @@
 """What suits a table: the network, likelihood and prior, and the settings of each method for so many rows.
 
-The estimators and the command make the same choices here. They were made by measuring: benchmarks/estimators.py.
+The estimators and the command make the same choices here; benchmarks/estimators.py measures how good they are.
 """
 
 from __future__ import annotations
