@@ -34,7 +34,9 @@ def record(cls: type[T]) -> type[T]:
     A traced field that holds a function (a schedule) is static too. Rebuilding from leaves skips `__post_init__`:
     checks belong to the user's call, and leaves may be tracers.
     """
-    cls = dataclasses.dataclass(frozen=True)(cls)
+    plain_bases = [base for base in cls.__mro__[:-1] if not dataclasses.is_dataclass(base)]
+    shows_itself = any("__repr__" in vars(base) for base in plain_bases)
+    cls = dataclasses.dataclass(frozen=True, repr=not shows_itself)(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
     traced_names = tuple(f.name for f in fields if f.metadata.get("kind") == "traced")
     static_names = tuple(f.name for f in fields if not f.metadata.get("kind"))

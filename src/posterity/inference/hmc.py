@@ -31,7 +31,6 @@ from posterity.inference.sampler import (
     check_positive,
     check_target_acceptance,
 )
-from posterity.inference.sampler import stored_draws as stored_draws  # sgmcmc.py looks for it here
 from posterity.model import Model, weighted_sum
 from posterity.priors import Fixed, Flat
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase

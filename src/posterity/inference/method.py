@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,6 +31,17 @@ class Method:
     targets_temperature: bool = True  # False: a point estimate, or another objective than the tempered posterior
     uses_prior: bool = True  # so that tempering the likelihood alone moves its optimum
     anytime: bool = True  # a run cut short by Ctrl-C or a budget still ends in a family
+
+    def __repr__(self) -> str:
+        """The settings that are not the default ones; functions by their names, so that it reads the same each time."""
+        fields = dataclasses.fields(self)  # type: ignore[arg-type]
+        values = {field.name: getattr(self, field.name) for field in fields if field.repr}
+        defaults = {field.name: field.default for field in fields}
+        shown = {
+            name: value for name, value in values.items() if value is not defaults[name] and value != defaults[name]
+        }
+        parts = [f"{name}={getattr(value, '__name__', None) or repr(value)}" for name, value in shown.items()]
+        return f"{type(self).__name__}({', '.join(parts)})"
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         """The phases of a run on so many rows."""

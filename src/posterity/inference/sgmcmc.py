@@ -33,8 +33,8 @@ import jax
 import jax.numpy as jnp
 
 from posterity import tree
-from posterity.inference.hmc import check_counts, check_positive, stored_draws
-from posterity.inference.method import Method, Result, explicit_batch_size
+from posterity.inference.method import explicit_batch_size
+from posterity.inference.sampler import Sampler, check_counts, check_positive
 from posterity.model import Model
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
@@ -58,7 +58,7 @@ class LangevinInfo(NamedTuple):
 
 
 @tree.record
-class Langevin(Method):
+class Langevin(Sampler):
     """Settings that SGLD and SGHMC share. Abstract."""
 
     num_draws: int = tree.host(default=500)  # kept, a chain
@@ -72,8 +72,6 @@ class Langevin(Method):
     decay_power: float = tree.traced(default=1 / 3)  # gamma; 1/3 has the best rate of convergence (Teh et al. 2016)
     preconditioner: Literal["rmsprop"] | None = None
     start: Any = tree.host(default=None)
-
-    num_chains = 4
 
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_burn_in=0, thin=1)
@@ -93,10 +91,6 @@ class Langevin(Method):
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
-
-    def finish(self, model: Model, states: LangevinState, kept: Params, fixed: Params) -> Result:
-        del states
-        return Result(stored_draws(self, kept, fixed), model)
 
 
 @tree.record
@@ -121,7 +115,7 @@ BASES: dict[str, type[Langevin]] = {"sgld": SGLD, "sghmc": SGHMC}
 
 
 @tree.record
-class Cyclical(Method):
+class Cyclical(Sampler):
     """A cosine learning rate that starts anew each cycle, around SGLD or SGHMC: explore, then sample."""
 
     base: Any = tree.traced(default="sgld")
@@ -133,8 +127,6 @@ class Cyclical(Method):
     draws_per_cycle: int = tree.host(default=10)  # kept, at the end of each cycle
     thin: int = tree.host(default=20)  # steps between these draws
     start: Any = tree.host(default=None)
-
-    num_chains = 4
 
     def __post_init__(self) -> None:
         if isinstance(self.base, str):
@@ -164,10 +156,6 @@ class Cyclical(Method):
 
     def kernel(self, model: Model) -> Kernel:
         return _cyclical_kernel(self, model)
-
-    def finish(self, model: Model, states: LangevinState, kept: Params, fixed: Params) -> Result:
-        del states
-        return Result(stored_draws(self, kept, fixed), model)
 
 
 def _kernel(method: Langevin, model: Model) -> Kernel:
