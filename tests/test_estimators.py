@@ -26,14 +26,9 @@ def tiny(name):
     return [estimator(TINY[name], hidden=(8,)) for estimator in (BayesianRegressor, BayesianClassifier)]
 
 
-@parametrize_with_checks(tiny("map")[:1])
-def test_scikit_learn_checks_map(estimator, check):
-    check(estimator)
-
-
 @pytest.mark.long
-@parametrize_with_checks(tiny("map")[1:])
-def test_scikit_learn_checks_map_of_classes(estimator, check):
+@parametrize_with_checks(tiny("map"))
+def test_scikit_learn_checks_map(estimator, check):
     check(estimator)
 
 

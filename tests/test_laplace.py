@@ -408,6 +408,7 @@ def test_weights_held_fixed_are_no_part_of_a_layer():
     assert _moments(made.family, model)[1].shape == (1, 3, 3, 3)
 
 
+@pytest.mark.long
 def test_an_ensemble_of_modes_is_a_mixture():
     with jax.enable_x64(False):
         model = Model(NETWORK, Gaussian(0.3))

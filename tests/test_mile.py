@@ -178,6 +178,7 @@ def test_effective_draws():
         np.testing.assert_allclose(got / values.size, (1 - r) / (1 + r), rtol=0.15)
 
 
+@pytest.mark.long
 def test_tuning_of_the_adjusted_variant():
     """Through `fit`, from an ensemble: what the phases find, and that the draws are right."""
     start = DeepEnsemble(num_members=4, num_steps=200, learning_rate=0.03)

@@ -120,7 +120,7 @@ def test_the_model_of_a_table():
     assert not isinstance(table_model("regression").likelihood, Rescaled)
     assert isinstance(table_model("regression", shift=1.0).likelihood, Rescaled)
     assert table_model("regression", temperature=0.5).temperature == 0.5
-    assert table_prior(2.0).distributions[0].scale == 2.0
+    assert table_prior("regression", 2.0).distributions[0].scale == 2.0
     own = dist.Laplace(0.0, 1.0)
     assert table_model("regression", prior=own).prior.distributions[0] is own
     with pytest.raises(ValueError, match="choose 'regression'"):
