@@ -95,7 +95,7 @@ def make_receipt(
         seed=int(seed),
         devices=f"{min(num_chains, len(devices))} of {len(devices)} {devices[0].device_kind}",
         precision="float64" if jax.config.jax_enable_x64 else "float32",  # type: ignore[attr-defined]
-        versions={name: _version(name) for name in VERSIONS},
+        versions=installed_versions(),
         notes=tuple(notes),
     )
 
@@ -331,6 +331,11 @@ def _settings(value: Any) -> str:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else getattr(value, "__name__", str(value))
+
+
+def installed_versions() -> dict[str, str]:
+    """Of this package and those it computes with."""
+    return {name: _version(name) for name in VERSIONS}
 
 
 def _version(package: str) -> str:

@@ -1,6 +1,4 @@
-"""Gal & Ghahramani 2016, Table 1: MC dropout on UCI regression, split by split beside the published results.
-
-    python -m posterity.studies.gal2016 concrete yacht --epochs 10x
+"""Gal & Ghahramani 2016: MC dropout on UCI regression, split by split beside the published results; and CO2.
 
 Their loss is MSE + lambda ||W||^2 with lambda = l^2 p / (2 N tau) on standardised targets, tau in the units of the
 targets. Ours is a negative log joint, so it has the same minimum when the noise is 1 / sqrt(tau) in those units and a
@@ -9,13 +7,7 @@ weight's prior precision s_y^2 l^2 / 2 (s_y the targets' scale; the 2 is their m
 
 from __future__ import annotations
 
-import argparse
-import json
-import sys
-import time
-from concurrent.futures import ProcessPoolExecutor
-from multiprocessing import get_context
-from pathlib import Path
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,9 +17,11 @@ from posterity import MCDropout, Model, fit
 from posterity.likelihoods import Gaussian
 from posterity.networks import mlp
 from posterity.priors import Flat
-from posterity.studies import uci
+from posterity.studies import co2, uci
+from posterity.studies.study import Record, Row, Size, mean_and_error
 
-NUM_PASSES = 10_000
+TITLE = "MC dropout on UCI regression"
+REFERENCE = "Gal & Ghahramani 2016, Dropout as a Bayesian approximation, Table 1 and the per-split files of its code."
 
 
 class Setting(NamedTuple):
@@ -52,81 +46,72 @@ SETTINGS = {
     "yacht": Setting(0.01, 1e-1, 0.541870),
 }
 VARIANTS = {"original": (10, "bo_2016_results"), "10x": (100, "bo_2016_results_10x_epochs")}
+METRICS = (("rmse", "MC_rmse", "RMSE", -1), ("ll", "ll", "log-likelihood", 1))  # ours, theirs, in words, better is
 
 
-def run_split(name: str, number: int, variant: str, num_passes: int = NUM_PASSES) -> dict[str, float]:
+def settings(size: Size) -> dict[str, Any]:
+    common = {"batch_size": 128, "learning_rate": 1e-3, "seed": "the number of the split"}
+    if size == "full":
+        return {**common, "sets": list(SETTINGS), "variants": list(VARIANTS), "splits": 20, "passes": 10_000}
+    if size == "quick":
+        return {**common, "sets": ["concrete", "yacht"], "variants": ["original"], "splits": 4, "passes": 1_000}
+    return {**common, "sets": ["yacht"], "variants": ["original"], "splits": 2, "passes": 100}
+
+
+def run(record: Record) -> list[Row]:
+    return [*_tables(record), *co2.run(record)]
+
+
+def _tables(record: Record) -> Iterator[Row]:
+    chosen = record.settings
+    for variant in chosen["variants"]:
+        met = {metric: 0 for metric, *_ in METRICS}
+        for name in chosen["sets"]:
+            count = min(chosen["splits"], len(uci.read(name)["train"]))
+            jobs = {f"{variant}/{name}/{number}": (name, number, variant, chosen["passes"]) for number in range(count)}
+            for metric, row in compare(name, variant, list(record.each(jobs, run_split).values())).items():
+                met[metric] += bool(row.holds)
+                yield row
+        for metric, _, words, _ in METRICS:
+            least = len(chosen["sets"]) - 1
+            yield Row(
+                f"{variant}: sets whose {words} holds",
+                met[metric],
+                target=f"at least {least} of {len(chosen['sets'])}",
+                holds=met[metric] >= least,
+            )
+
+
+def run_split(name: str, number: int, variant: str, num_passes: int) -> dict[str, float]:
     """RMSE and log-likelihood of one split, in units of the targets."""
     setting, rows = SETTINGS[name], uci.split(uci.read(name), number)
     network = mlp((setting.hidden,), input_dropout=setting.rate, dropout=setting.rate)
     noise = setting.precision**-0.5 / rows.y_std
     prior = {"*bias": Flat(), "*": dist.Normal(0.0, np.sqrt(2) / (rows.y_std * setting.length_scale))}
     method = MCDropout(num_epochs=setting.epochs * VARIANTS[variant][0], batch_size=128, learning_rate=1e-3)
-    began = time.perf_counter()
-    posterior = fit(Model(network, Gaussian(noise), prior), method, (rows.x_train, rows.y_train), seed=number)
+    posterior = fit(
+        Model(network, Gaussian(noise), prior), method, (rows.x_train, rows.y_train), seed=number, progress=False
+    )
     prediction = posterior.predict(rows.x_test, num_draws=num_passes)
     error = prediction.mean * rows.y_std + rows.y_mean - rows.y_test
     log_prob = prediction.log_prob((rows.y_test - rows.y_mean) / rows.y_std) - np.log(rows.y_std)
-    seconds = time.perf_counter() - began
-    return {"rmse": float(np.sqrt(np.mean(error**2))), "ll": float(log_prob.mean()), "seconds": seconds}
+    return {"rmse": float(np.sqrt(np.mean(error**2))), "ll": float(log_prob.mean())}
 
 
-def compare(name: str, variant: str, splits: list[dict[str, float]]) -> dict[str, Any]:
-    """Ours, theirs, and the paired difference per split (positive: ours is better), each with its standard error."""
+def compare(name: str, variant: str, splits: list[dict[str, float]]) -> dict[str, Row]:
+    """A row for each metric; the differences to the published results are paired by split."""
     theirs = uci.published()[uci.NAMES[name]][VARIANTS[variant][1]]
-    found: dict[str, Any] = {"set": name, "variant": variant, "splits": splits}
-    for ours_name, theirs_name, sign in (("rmse", "MC_rmse", -1), ("ll", "ll", 1)):
-        ours = np.array([one[ours_name] for one in splits])
+    rows = {}
+    for metric, theirs_name, words, sign in METRICS:
+        ours = np.array([one[metric] for one in splits])
         published = np.array(theirs[theirs_name])[: len(ours)]
-        better = sign * (ours - published)
-        for label, values in (("ours", ours), ("published", published), ("better_by", better)):
-            error = values.std(ddof=1) / np.sqrt(len(values))
-            found[f"{ours_name}_{label}"] = [float(values.mean()), float(error)]
-        mean, error = found[f"{ours_name}_better_by"]
-        found[f"{ours_name}_holds"] = bool(mean >= -2 * error)
-    return found
-
-
-def table(results: list[dict[str, Any]]) -> str:
-    """Markdown: mean +- standard error over splits."""
-    lines = [
-        "| set | epochs | RMSE ours | published | better by | LL ours | published | better by | within two s.e. |",
-        "|---|---|---|---|---|---|---|---|---|",
-    ]
-    for row in results:
-        cells = [f"{row[key][0]:.4f} ± {row[key][1]:.4f}" for key in _columns()]
-        holds = "yes" if row["rmse_holds"] and row["ll_holds"] else "no"
-        lines.append(f"| {row['set']} | {row['variant']} | {' | '.join(cells)} | {holds} |")
-    return "\n".join(lines) + "\n"
-
-
-def _columns() -> list[str]:
-    return [f"{metric}_{label}" for metric in ("rmse", "ll") for label in ("ours", "published", "better_by")]
-
-
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("sets", nargs="+", choices=sorted(SETTINGS))
-    parser.add_argument("--epochs", choices=sorted(VARIANTS), default="10x")
-    parser.add_argument("--splits", type=int, default=20)
-    parser.add_argument("--processes", type=int, default=2)
-    parser.add_argument("--out", type=Path, default=Path("results"))
-    chosen = parser.parse_args(arguments)
-    results = []
-    with ProcessPoolExecutor(chosen.processes, mp_context=get_context("spawn")) as pool:
-        for name in chosen.sets:
-            count = min(chosen.splits, len(uci.read(name)["train"]))
-            jobs = [pool.submit(run_split, name, number, chosen.epochs) for number in range(count)]
-            splits = []
-            for number, job in enumerate(jobs):
-                splits.append(job.result())
-                print(f"{name} split {number}: {splits[-1]}", file=sys.stderr, flush=True)
-            results.append(compare(name, chosen.epochs, splits))
-    chosen.out.mkdir(parents=True, exist_ok=True)
-    stem = chosen.out / f"gal2016-{chosen.epochs}"
-    stem.with_suffix(".json").write_text(json.dumps(results, indent=1))
-    stem.with_suffix(".md").write_text(table(results))
-    print(table(results))
-
-
-if __name__ == "__main__":
-    main()
+        difference, error = mean_and_error(ours - published)
+        rows[metric] = Row(
+            f"{name}, {variant}: {words}",
+            *mean_and_error(ours),
+            *mean_and_error(published),
+            difference=(difference, error or 0.0),
+            target="no worse than two standard errors of the paired difference",
+            holds=bool(sign * difference >= -2 * (error or 0.0)),
+        )
+    return rows

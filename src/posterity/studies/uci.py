@@ -1,25 +1,18 @@
-"""The nine UCI regression sets with the splits of the MC dropout paper, read from a folder the user names."""
+"""The nine UCI regression sets with the splits of the MC dropout paper, standardised for a network."""
 
 from __future__ import annotations
 
 import json
-import os
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-NAMES = {
-    "boston": "bostonHousing",
-    "concrete": "concrete",
-    "energy": "energy",
-    "kin8nm": "kin8nm",
-    "naval": "naval-propulsion-plant",
-    "power": "power-plant",
-    "protein": "protein-tertiary-structure",
-    "wine": "wine-quality-red",
-    "yacht": "yacht",
-}
+from posterity.data.catalogue import UCI, uci_arrays
+from posterity.data.files import data_root
+
+# The catalogue calls the red wines wine_red, beside scikit-learn's wine; the paper's tables say wine.
+CATALOGUE_NAMES = {name.removesuffix("_red"): name for name in UCI}
+NAMES = {short: UCI[name] for short, name in CATALOGUE_NAMES.items()}
 
 
 class Split(NamedTuple):
@@ -33,18 +26,9 @@ class Split(NamedTuple):
     y_std: float
 
 
-def data_root() -> Path:
-    """The folder of the data: POSTERITY_DATA, by default ../shared/data."""
-    return Path(os.environ.get("POSTERITY_DATA", "../shared/data"))
-
-
 def read(name: str) -> dict[str, np.ndarray]:
     """X, y, and train, test: a row of indices for each split."""
-    path = data_root() / "uci" / f"{NAMES[name]}.npz"
-    if not path.exists():
-        raise FileNotFoundError(f"{path} is not there; put the UCI sets into a folder and name it with POSTERITY_DATA.")
-    with np.load(path, allow_pickle=False) as arrays:
-        return dict(arrays)
+    return uci_arrays(CATALOGUE_NAMES[name])
 
 
 def split(data: dict[str, np.ndarray], number: int) -> Split:

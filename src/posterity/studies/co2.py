@@ -1,0 +1,69 @@
+"""The extrapolation picture of Gal & Ghahramani 2016: MC dropout on CO2 beyond the last year, ReLU against tanh.
+
+The variance of a ReLU network grows with the distance from the data, that of a tanh network, whose units saturate, does
+not. About 200 monthly values, centred and scaled; hidden layers of 1024 units, dropout 0.1, 1,000 passes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from posterity import Gaussian, MCDropout, Model, Normal, fit, mlp
+from posterity.data import load
+from posterity.plots.style import DATA, IGNORANCE, LINE, MUTED
+from posterity.studies.study import Record, Row, Size
+
+ACTIVATIONS = ("relu", "tanh")
+RATE, NOISE, PRIOR_SCALE = 0.1, 0.1, 1.0
+SIZES: dict[Size, dict[str, Any]] = {
+    "full": {"hidden": [1024] * 4, "num_steps": 10_000, "passes": 1000},
+    "quick": {"hidden": [256] * 3, "num_steps": 2_000, "passes": 300},
+    "tiny": {"hidden": [32], "num_steps": 100, "passes": 20},
+}
+
+
+def rows_of(data: Any, count: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Evenly spaced weeks, years scaled to about [-1.7, 1.7], and a grid that goes on for as long again."""
+    keep = np.linspace(0, len(data.y_train) - 1, count).astype(int)
+    year, value = np.asarray(data.x_train, float).reshape(-1)[keep], data.y_train[keep]
+    x, y = (year - year.mean()) / year.std(), (value - value.mean()) / value.std()
+    return x[:, None], y, np.linspace(x.min(), x.max() + (x.max() - x.min()), 241)[:, None]
+
+
+def run(record: Record) -> list[Row]:
+    x, y, grid = rows_of(load("co2"))
+    chosen, inside = SIZES[record.size], grid[:, 0] <= x.max()
+    figure = Figure(figsize=(8.5, 3.2), layout="constrained")
+    growth = {}
+    for axes, activation in zip(figure.subplots(1, 2, sharey=True), ACTIVATIONS, strict=True):
+        network = mlp(chosen["hidden"], activation=activation, dropout=RATE)
+        method = MCDropout(num_steps=chosen["num_steps"], learning_rate=1e-3, batch_size="full")
+
+        def curve(network: Any = network, method: Any = method) -> dict[str, Any]:
+            posterior = fit(Model(network, Gaussian(NOISE), Normal(0.0, PRIOR_SCALE)), method, (x, y), progress=False)
+            prediction = posterior.predict(grid, num_draws=chosen["passes"])
+            return {"mean": prediction.mean.tolist(), "epistemic": np.sqrt(prediction.epistemic).tolist()}
+
+        found = record.once(f"co2/{activation}", curve)
+        mean, spread = np.array(found["mean"]), np.array(found["epistemic"])
+        growth[activation] = float(spread[~inside][-20:].mean() / spread[inside].mean())
+        axes.plot(x[:, 0], y, ".", ms=2, color=DATA)
+        axes.plot(grid[:, 0], mean, color=LINE)
+        axes.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=IGNORANCE, alpha=0.6)
+        axes.axvline(x.max(), color=MUTED, lw=0.8, ls=":")
+        axes.set_title(f"{activation}: two standard deviations of what the network does not know")
+    record.picture("co2", figure)
+    names = {"relu": "grows", "tanh": "stays bounded"}
+    rows = [
+        Row(
+            f"CO2, {activation}: epistemic sd at the far end / within the data",
+            growth[activation],
+            remark=names[activation],
+        )
+        for activation in ACTIVATIONS
+    ]
+    larger = growth["relu"] / growth["tanh"]
+    return [*rows, Row("CO2: growth of relu / growth of tanh", larger, target="above 1", holds=larger > 1)]

@@ -1,0 +1,48 @@
+"""What of Izmailov et al. 2021 fits on two cores: the toy run, HMC on UCI tables, every method beside HMC on digits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from posterity.studies import izmailov2021_digits, izmailov2021_toy, izmailov2021_uci
+from posterity.studies.study import Record, Row, Size
+
+TITLE = "HMC as the referee, on small problems"
+REFERENCE = "Izmailov, Vikram, Hoffman & Wilson 2021, What are Bayesian neural network posteriors really like?"
+ALL = [
+    "map",
+    "deep_ensemble",
+    "mc_dropout",
+    "bayes_by_backprop",
+    "laplace",
+    "swag",
+    "sgld",
+    "sghmc",
+    "cyclical",
+    "mile",
+]
+PARTS = {"toy": izmailov2021_toy, "uci": izmailov2021_uci, "digits": izmailov2021_digits}
+
+
+def settings(size: Size) -> dict[str, Any]:
+    uci = {"prior_scales": [0.3, 0.5, 1.0], "splits": 5, "draws": 150, "map_steps": 3000, "max_leapfrog": 1500}
+    digits = {"rows": 1000, "test_rows": 2000, "draws": 150, "burn_in": 75, "max_leapfrog": 500, "effort": 1.0}
+    if size == "full":
+        return {
+            "toy": {"iterations": 100, "step_size": 1e-5},
+            "uci": {"sets": ["concrete", "yacht", "boston", "energy"], **uci},
+            "digits": {**digits, "methods": ALL},
+        }
+    if size == "quick":
+        small = {"prior_scales": [0.5], "splits": 2, "draws": 20, "map_steps": 1000, "max_leapfrog": 200}
+        few = {"rows": 200, "test_rows": 500, "draws": 40, "burn_in": 30, "max_leapfrog": 200, "effort": 0.1}
+        return {
+            "uci": {"sets": ["yacht"], **small},
+            "digits": {**few, "methods": ["map", "deep_ensemble", "bayes_by_backprop", "sghmc"]},
+        }
+    few = {"rows": 30, "test_rows": 50, "draws": 8, "burn_in": 20, "max_leapfrog": 20, "effort": 0.01}
+    return {"digits": {**few, "methods": ["map"]}}
+
+
+def run(record: Record) -> list[Row]:
+    return [row for name, part in PARTS.items() if name in record.settings for row in part.run(record)]

@@ -1,0 +1,152 @@
+"""Lakshminarayanan et al. 2017: deep ensembles on UCI regression, and entropy on images unlike the training set.
+
+Five members, one hidden layer of 50 ReLU units (100 for protein), mean and softplus scale, no prior, 40 epochs of
+batches of 100, Adam with learning rate 0.1; the prediction is the moment-matched Gaussian. Their adversarial training
+is left out. On digits: three hidden layers of 200 units, one member against five, entropy on MNIST and on notMNIST.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+import numpyro.distributions as dist
+from matplotlib.figure import Figure
+
+from posterity import Categorical, DeepEnsemble, Flat, Model, fit, likelihood, mlp
+from posterity.data import load
+from posterity.plots.style import CYCLE
+from posterity.studies import uci
+from posterity.studies.study import Record, Row, Size, mean_and_error
+
+TITLE = "Deep ensembles on UCI regression and on unfamiliar images"
+REFERENCE = "Lakshminarayanan, Pritzel & Blundell 2017, Simple and scalable predictive uncertainty estimation, Table 1."
+PUBLISHED = {  # RMSE and negative log-likelihood, each with its standard deviation over splits
+    "boston": ((3.28, 1.00), (2.41, 0.25)),
+    "concrete": ((6.03, 0.58), (3.06, 0.18)),
+    "energy": ((2.09, 0.29), (1.38, 0.22)),
+    "kin8nm": ((0.09, 0.00), (-1.20, 0.02)),
+    "naval": ((0.00, 0.00), (-5.63, 0.05)),
+    "power": ((4.11, 0.17), (2.79, 0.04)),
+    "protein": ((4.71, 0.06), (2.83, 0.02)),
+    "wine": ((0.64, 0.04), (0.94, 0.12)),
+    "yacht": ((1.58, 0.48), (1.18, 0.21)),
+}
+DECIMALS = 0.005 / np.sqrt(3)  # a table printed to two decimals hides a uniform error of this standard deviation
+METRICS = (("rmse", "RMSE"), ("nll", "negative log-likelihood"))
+
+
+def settings(size: Size) -> dict[str, Any]:
+    tables = {
+        "members": 5,
+        "batch_size": 100,
+        "learning_rate": 0.1,
+        "epochs": 40,
+        "sets": list(PUBLISHED),
+        "splits": 20,
+    }
+    digits = {"members": 5, "hidden": [200, 200, 200], "epochs": 10, "rows": 60_000, "test_rows": 10_000}
+    if size == "quick":
+        tables |= {"sets": ["concrete", "yacht"], "splits": 4}
+        digits |= {"epochs": 2, "rows": 10_000, "test_rows": 2_000}
+    if size == "tiny":
+        tables |= {"sets": ["yacht"], "splits": 2, "members": 2, "epochs": 2}
+        digits |= {"members": 2, "hidden": [20], "epochs": 1, "rows": 500, "test_rows": 100}
+    return {"uci": tables, "digits": digits}
+
+
+def run(record: Record) -> list[Row]:
+    return [*_tables(record, record.settings["uci"]), *_digits(record, record.settings["digits"])]
+
+
+def _tables(record: Record, chosen: dict[str, Any]) -> Iterator[Row]:
+    for name in chosen["sets"]:
+        count = min(chosen["splits"], len(uci.read(name)["train"]))
+        jobs = {f"uci/{name}/{number}": (name, number, chosen) for number in range(count)}
+        splits = list(record.each(jobs, run_split).values())
+        for (metric, words), (published, spread) in zip(METRICS, PUBLISHED[name], strict=True):
+            ours, error = mean_and_error(split[metric] for split in splits)
+            published_error = float(np.hypot(spread / np.sqrt(count), DECIMALS))
+            row = Row(f"{name}: {words}", ours, error, published, published_error, remark="no adversarial training")
+            apart = row.apart()
+            yield row._replace(
+                target="no worse than two standard errors", holds=None if apart is None else bool(apart <= 2)
+            )
+
+
+def run_split(name: str, number: int, chosen: dict[str, Any]) -> dict[str, float]:
+    """RMSE and negative log-likelihood of one split, in units of the targets."""
+    rows = uci.split(uci.read(name), number)
+    gaussian = likelihood(_mean_and_scale, num_outputs=2)
+    model = Model(mlp((100 if name == "protein" else 50,)), gaussian, Flat())
+    posterior = fit(model, ensemble(chosen), (rows.x_train, rows.y_train), seed=number, progress=False)
+    prediction = posterior.predict(rows.x_test)
+    error = prediction.mean * rows.y_std + rows.y_mean - rows.y_test
+    log_prob = prediction.log_prob_gaussian((rows.y_test - rows.y_mean) / rows.y_std) - np.log(rows.y_std)
+    return {"rmse": float(np.sqrt(np.mean(error**2))), "nll": -float(log_prob.mean())}
+
+
+def _mean_and_scale(outputs: Any) -> dist.Distribution:
+    return dist.Normal(outputs[..., 0], jax.nn.softplus(outputs[..., 1]) + 1e-3)
+
+
+def ensemble(chosen: dict[str, Any], learning_rate: float | None = None) -> DeepEnsemble:
+    return DeepEnsemble(
+        num_members=chosen["members"],
+        num_epochs=chosen["epochs"],
+        batch_size=chosen.get("batch_size", 100),
+        learning_rate=learning_rate or chosen["learning_rate"],
+    )
+
+
+def _digits(record: Record, chosen: dict[str, Any]) -> list[Row]:
+    found = {
+        members: record.once(f"digits/{members}", partial(entropies, {**chosen, "members": members}))
+        for members in (1, chosen["members"])
+    }
+    record.picture("entropy", _histograms(found))
+    rows = []
+    for members, one in found.items():
+        for where in ("mnist", "notmnist"):
+            name = f"digits, {members} member{'s' * (members > 1)}: mean entropy (nats) on {where}"
+            rows.append(Row(name, *mean_and_error(one[where])))
+        rows.append(Row(f"digits, {members} member{'s' * (members > 1)}: test error, %", one["error"]))
+    few, many = (float(np.mean(one["notmnist"])) for one in found.values())
+    rows.append(
+        Row("digits: entropy on notMNIST, ensemble / one network", many / few, target="above 1", holds=many > few)
+    )
+    return rows
+
+
+def entropies(chosen: dict[str, Any]) -> dict[str, Any]:
+    """Of the predictive distribution, in nats, for every test image of both sets."""
+    data, strange = load("mnist"), load("notmnist").x_test[: chosen["test_rows"]]
+    model = Model(mlp(chosen["hidden"]), Categorical(10), Flat())
+    rows = (scaled(data.x_train[: chosen["rows"]]), data.y_train[: chosen["rows"]])
+    posterior = fit(model, ensemble(chosen, 1e-3), rows, seed=0, progress=False)
+    inside = posterior.predict(scaled(data.x_test[: chosen["test_rows"]]))
+    wrong = np.mean(inside.label != data.y_test[: chosen["test_rows"]])
+    outside = posterior.predict(scaled(strange)).total
+    return {"mnist": _rounded(inside.total), "notmnist": _rounded(outside), "error": 100 * float(wrong)}
+
+
+def scaled(images: np.ndarray) -> np.ndarray:
+    return images.astype(np.float32) / 255
+
+
+def _rounded(values: np.ndarray) -> list[float]:
+    return [round(float(value), 4) for value in values]
+
+
+def _histograms(found: dict[int, dict[str, Any]]) -> Figure:
+    figure = Figure(figsize=(8, 3), layout="constrained")
+    edges = np.linspace(0, np.log(10), 40)
+    for axes, (members, one) in zip(figure.subplots(1, 2, sharey=True), found.items(), strict=True):
+        for colour, where in zip(CYCLE, ("mnist", "notmnist"), strict=False):
+            axes.hist(one[where], edges, density=True, histtype="step", color=colour, label=where)
+        axes.set(title=f"{members} member{'s' * (members > 1)}", xlabel="predictive entropy (nats)", yscale="log")
+        axes.legend()
+    return figure

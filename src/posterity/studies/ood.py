@@ -1,0 +1,176 @@
+"""Unfamiliar images: a network that has seen digits meets clothes and letters, by every method that takes minibatches.
+
+The score of an image is the predictive entropy, the mutual information of label and weights, or one minus the largest
+probability; the area under the ROC curve is the chance that an unfamiliar image scores above a digit. HMC, NUTS and
+MILE need all rows at every step and are left out at 60,000 of them; izmailov2021-small has them on fewer.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import optax
+
+from posterity import (
+    MAP,
+    MLE,
+    SGHMC,
+    SGLD,
+    SWAG,
+    BayesByBackprop,
+    Categorical,
+    Cyclical,
+    DeepEnsemble,
+    Laplace,
+    MCDropout,
+    Model,
+    Normal,
+    fit,
+    metrics,
+    mlp,
+)
+from posterity import prior as make_prior
+from posterity.comparison import LABELS
+from posterity.data import load
+from posterity.inference import Method
+from posterity.networks import lenet
+from posterity.prediction import Prediction
+from posterity.studies.study import Record, Row, Size, mean_and_error
+
+TITLE = "Unfamiliar images: digits against clothes and letters"
+REFERENCE = "Daxberger et al. 2021, Laplace Redux, Table 1 (MNIST; mean over several unfamiliar sets), for orientation."
+PUBLISHED = {  # AUROC of a LeNet by maximum probability
+    "map": 0.965,
+    "deep_ensemble": 0.975,
+    "bayes_by_backprop": 0.959,
+    "cyclical": 0.961,
+    "swag": 0.963,
+    "laplace": 0.957,
+}
+UNFAMILIAR = ("fashion_mnist", "notmnist")
+SCORES = ("entropy", "mutual information", "maximum probability")
+ALL = ["mle", "map", "mc_dropout", "bayes_by_backprop", "deep_ensemble", "laplace", "swag", "sgld", "sghmc", "cyclical"]
+POINTS = ("mle", "map")  # one weight vector: no mutual information
+
+
+def settings(size: Size) -> dict[str, Any]:
+    full = {
+        "network": "lenet",
+        "rows": 60_000,
+        "test_rows": 10_000,
+        "epochs": 8,
+        "draws": 50,
+        "methods": ALL,
+        "seed": 0,
+    }
+    if size == "quick":
+        few = ["map", "mc_dropout", "deep_ensemble", "laplace"]
+        return full | {"network": "mlp", "rows": 5_000, "test_rows": 1_000, "epochs": 5, "draws": 20, "methods": few}
+    if size == "tiny":
+        few = ["map", "deep_ensemble"]
+        return full | {"network": "mlp", "rows": 300, "test_rows": 100, "epochs": 3, "draws": 5, "methods": few}
+    return full
+
+
+def methods(epochs: int, draws: int, num_rows: int) -> dict[str, Method]:
+    batch = min(128, num_rows)
+    steps = epochs * -(-num_rows // batch)
+
+    def descent(times: int = 1) -> dict[str, Any]:
+        count = times * steps
+        return {"num_steps": count, "batch_size": batch, "learning_rate": optax.cosine_decay_schedule(2e-3, count)}
+
+    thin = max(1, steps // draws)
+    sampler: dict[str, Any] = {"num_draws": draws, "num_burn_in": 2 * steps, "thin": thin, "batch_size": batch}
+    return {
+        "mle": MLE(**descent()),
+        "map": MAP(**descent()),
+        "mc_dropout": MCDropout(**descent(2)),
+        "bayes_by_backprop": BayesByBackprop(**descent(3)),
+        "deep_ensemble": DeepEnsemble(**descent(), num_members=5),
+        "laplace": Laplace(start=MAP(**descent()), structure="last_layer"),
+        "swag": SWAG(start=MAP(**descent()), num_steps=steps, snapshot_every=max(1, steps // 40), batch_size=batch),
+        "sgld": SGLD(**sampler),
+        "sghmc": SGHMC(**sampler),
+        "cyclical": Cyclical(
+            base=SGHMC(batch_size=batch),
+            num_cycles=4,
+            cycle_length=max(steps, 4),
+            draws_per_cycle=max(1, draws // 4),
+            thin=max(1, thin // 4),
+        ),
+    }
+
+
+def build(chosen: dict[str, Any], method: str) -> Model:
+    rate = 0.2 if method == "mc_dropout" else 0.0
+    network = lenet(dropout=rate) if chosen["network"] == "lenet" else mlp((50,), dropout=rate)
+    return Model(network, Categorical(10), make_prior(Normal(0.0, np.sqrt(2.0)), fan_in=True))
+
+
+def run(record: Record) -> list[Row]:
+    chosen = record.settings
+    rows = []
+    for name in chosen["methods"]:
+        rows += _rows(name, record.once(name, partial(run_method, name, chosen)))
+    return rows
+
+
+def run_method(name: str, chosen: dict[str, Any]) -> dict[str, Any]:
+    """Test error, and the areas of each score for each unfamiliar set."""
+    data, count = load("mnist"), chosen["test_rows"]
+    train = (scaled(data.x_train[: chosen["rows"]]), data.y_train[: chosen["rows"]])
+    method = methods(chosen["epochs"], chosen["draws"], len(train[1]))[name]
+    chains = None if name in ("deep_ensemble", *POINTS) else 1
+    posterior = fit(build(chosen, name), method, train, chains=chains, seed=chosen["seed"], progress=False)
+    draws = None if posterior.family.num_draws else chosen["draws"]
+
+    def predict(images: np.ndarray) -> dict[str, np.ndarray]:
+        return scores(posterior.predict(scaled(images[:count]), num_draws=draws))
+
+    prediction = posterior.predict(scaled(data.x_test[:count]), num_draws=draws)
+    familiar = scores(prediction)
+    wrong = prediction.label != data.y_test[:count]
+    found: dict[str, Any] = {"error": [float(value or 0.0) for value in mean_and_error(wrong)]}
+    for strange in UNFAMILIAR:
+        unfamiliar = predict(load(strange).x_test)
+        for score, inside in familiar.items():
+            both = np.concatenate([inside, unfamiliar[score]])
+            area = metrics.auroc(both, np.arange(len(both)) >= len(inside))
+            found[f"{strange}, {score}"] = [area.value, area.standard_error]
+    return found
+
+
+def scores(prediction: Prediction) -> dict[str, np.ndarray]:
+    """Large for an image that the posterior does not know."""
+    values = (prediction.total, prediction.mutual_information, 1 - prediction.probs.max(-1))
+    return dict(zip(SCORES, values, strict=True))
+
+
+def scaled(images: np.ndarray) -> np.ndarray:
+    return images.astype(np.float32) / 255
+
+
+def _rows(name: str, found: dict[str, Any]) -> list[Row]:
+    label = LABELS[name]
+    rows = [Row(f"{label}: test error on MNIST", *found["error"])]
+    for strange in UNFAMILIAR:
+        for score in SCORES:
+            if name in POINTS and score == "mutual information":
+                continue
+            published = PUBLISHED.get(name) if score == "maximum probability" else None
+            remark = "published: mean over other unfamiliar sets, read to 1-2 %" if published else ""
+            value, error = found[f"{strange}, {score}"]
+            rows.append(
+                Row(
+                    f"{label}: AUROC, {strange}, {score}",
+                    value,
+                    error,
+                    published,
+                    published_error=0.01 if published else None,
+                    remark=remark,
+                )
+            )
+    return rows

@@ -1,0 +1,73 @@
+"""The page of results, written from the results files: `python -m posterity.studies.page results docs/results.md`."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+from posterity.studies.study import STUDIES, Row, table
+
+INTRODUCTION = """# Published results, reproduced
+
+Each table is written by `posterity reproduce NAME` and this page from its results file, `results/NAME.json`; no number
+is typed by hand. "Apart" is our number minus the published one, in standard errors of the difference (paired by split
+where the paper's splits are known). Targets are ours, set before the run.
+"""
+
+
+def page(folder: Path) -> str:
+    """All studies that have been run in full, in the order of STUDIES."""
+    parts = [INTRODUCTION]
+    for name in STUDIES:
+        path = folder / f"{name}.json"
+        if path.exists():
+            parts.append(section(json.loads(path.read_text())))
+    return "\n".join(parts)
+
+
+def section(found: dict[str, Any]) -> str:
+    rows = [Row(**{**row, "difference": row["difference"] and tuple(row["difference"])}) for row in found["rows"]]
+    minutes = found["seconds"] / 60
+    lines = [
+        f"## {found['title']}",
+        "",
+        f"{found['reference']} `posterity reproduce {found['study']}`, {minutes:.0f} minutes on two cores.",
+        "",
+        table(rows),
+        *(sentence(row) for row in rows if needs_a_word(row)),
+    ]
+    lines += [f"\n![{found['title']}](pictures/{name})" for name in found["pictures"]]
+    return "\n".join(lines) + "\n"
+
+
+def needs_a_word(row: Row) -> bool:
+    """Outside two standard errors of the published number, or a target that was not met."""
+    apart = row.apart()
+    return row.holds is False or (apart is not None and abs(apart) > 2)
+
+
+def sentence(row: Row) -> str:
+    apart = row.apart()
+    where = ""
+    if apart is not None:
+        where = f" lies {abs(apart):.1f} standard errors {'above' if apart > 0 else 'below'} the published value"
+    told = "misses its target" if row.holds is False else "meets its target" if row.holds else "has no target"
+    reason = f": {row.remark}" if row.remark else ""
+    return f"- **{row.name}**{where}{' and' if where else ''} {told}{reason}."
+
+
+def main() -> None:
+    folder, target = Path(sys.argv[1]), Path(sys.argv[2])
+    target.write_text(page(folder))
+    pictures = target.parent / "pictures"
+    pictures.mkdir(exist_ok=True)
+    for path in sorted(folder.glob("*.png")):
+        if any(path.name.startswith(name) for name in STUDIES):
+            shutil.copy(path, pictures / path.name)
+
+
+if __name__ == "__main__":
+    main()

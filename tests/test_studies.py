@@ -1,0 +1,98 @@
+"""The frame of the studies: parts are computed once, rows and pages say what they should, every study runs tiny."""
+
+import json
+import math
+
+import pytest
+
+from posterity.data import data_root
+from posterity.studies import study
+from posterity.studies.page import page, section
+from posterity.studies.study import Record, Row, reproduce, table, with_error
+
+SETTINGS = {"seed": 0}
+needs_data = pytest.mark.skipif(
+    not data_root().exists(), reason=f"no data folder {data_root()}; name it POSTERITY_DATA"
+)
+
+
+@pytest.fixture
+def record(tmp_path):
+    return Record("gal2016", "tiny", tmp_path, SETTINGS)
+
+
+def test_a_part_is_computed_once_even_after_a_stop(record, tmp_path):
+    calls = []
+    compute = lambda: calls.append(1) or {"value": 2.5}  # noqa: E731
+    assert record.once("part", compute)["value"] == 2.5
+    again = Record("gal2016", "tiny", tmp_path, SETTINGS)
+    assert again.once("part", compute)["value"] == 2.5
+    assert len(calls) == 1
+
+
+def test_other_settings_begin_anew(record, tmp_path):
+    record.once("part", lambda: {"value": 1.0})
+    assert Record("gal2016", "tiny", tmp_path, {"seed": 1}).parts == {}
+
+
+def test_sizes_do_not_overwrite_each_other(tmp_path):
+    paths = {Record("gal2016", size, tmp_path, SETTINGS).path.name for size in study.SIZES}
+    assert paths == {"gal2016.json", "gal2016-quick.json", "gal2016-tiny.json"}
+
+
+def test_apart_is_the_difference_in_standard_errors():
+    assert Row("a", 1.0, 0.3, 0.0, 0.4).apart() == pytest.approx(2.0)
+    assert Row("a", 1.0, 0.3, 0.0, 0.4, difference=(1.0, 0.1)).apart() == pytest.approx(10.0)  # paired: much sharper
+    assert Row("a", 1.0).apart() is None
+    assert Row("a", 1.0, published=2.0).apart() is None  # no error, no unit to measure in
+
+
+def test_with_error_shows_two_digits_of_the_error():
+    assert with_error(4.8147, 0.1433) == "4.81 ± 0.14"
+    assert with_error(304.0812, None) == "304.1"
+    assert with_error(1.0, 0.0) == "1.000 ± 0.000"
+
+
+def test_the_table_and_the_page_name_what_fell_short(record, tmp_path):
+    rows = [
+        Row("kept", 1.0, 0.1, 1.0, 0.1, target="at least 0.9", holds=True),
+        Row("missed", 0.0, 0.1, 1.0, 0.1, holds=False, remark="few epochs"),
+    ]
+    assert "**no**" in table(rows)
+    assert table(rows).count("\n") == 4
+    record.once("part", lambda: {"value": 1.0})
+    record.write(rows)
+    text = section(json.loads(record.path.read_text()))
+    assert "**missed** lies 7.1 standard errors below the published value and misses its target: few epochs." in text
+    assert "**kept**" not in text
+    assert section(json.loads(record.path.read_text())) not in page(tmp_path)  # a tiny run is not a result
+
+
+def test_parts_from_several_processes_are_kept(tmp_path):
+    record = Record("gal2016", "quick", tmp_path, SETTINGS)
+    found = record.each({"four": (2.0,), "nine": (3.0,)}, squared)
+    assert [found[key]["value"] for key in ("four", "nine")] == [4.0, 9.0]
+    assert set(json.loads(record.path.read_text())["parts"]) == {"four", "nine"}
+
+
+def squared(value):
+    return {"value": math.pow(value, 2)}
+
+
+@needs_data
+@pytest.mark.parametrize("name", ["gal2016", "izmailov2021-small"])
+def test_every_study_runs_tiny(name, tmp_path):
+    rows = reproduce(name, "tiny", tmp_path)
+    found = json.loads((tmp_path / f"{name}-tiny.json").read_text())
+    assert len(found["rows"]) == len(rows) > 0
+    assert all(math.isfinite(row.ours) for row in rows)
+    assert all((tmp_path / picture).stat().st_size > 5_000 for picture in found["pictures"])
+    assert (tmp_path / f"{name}-tiny.md").read_text().count("\n| ") >= len(rows)
+
+
+@needs_data
+def test_the_page_of_results_is_the_one_the_results_files_give():
+    from pathlib import Path
+
+    root = Path(__file__).parent.parent
+    assert (root / "docs" / "results.md").read_text() == page(root / "results"), "run `make results-page`"
