@@ -1,7 +1,8 @@
 """What runs inside the workers of benchmarks/samplers.py: our samplers, a bare loop of gradients, and the peers'.
 
 Each contestant takes settings and gives a function that runs once and reports. Those that sample a network's posterior
-by HMC all use the very same log density, step size and number of leapfrog steps, so what differs is the sampler. This
+by HMC all have the same target, step size and number of leapfrog steps; peers sample it twice, with our code for the
+density and with plain code, so that it is seen what the sampler gains and what the network. This
 file is also run in the peers' environment, so posterity is imported where it is needed.
 """
 
@@ -66,7 +67,10 @@ def posterity_hmc(settings: dict[str, Any]) -> Contest:
 
 
 def density_and_starts(settings: dict[str, Any]) -> tuple[Any, Any]:
-    """Our log density as a function of the weights alone, and a start for each chain, [C, ...]."""
+    """The log density as a function of the weights alone, and a start for each chain, [C, ...].
+
+    "ours" is that of our Model; "plain" the same function as a user of a sampling library would write it.
+    """
     import jax
     import jax.numpy as jnp
 
@@ -75,7 +79,20 @@ def density_and_starts(settings: dict[str, Any]) -> tuple[Any, Any]:
     model, (x, y) = hmc_model(settings)
     batch = Batch(jnp.asarray(x), jnp.asarray(y), jnp.ones(len(y)))
     starts = jax.vmap(lambda key: model.init(key, batch.x))(jax.random.split(jax.random.key(0), settings["chains"]))
-    return lambda params: model.log_joint(params, batch), starts
+    if settings.get("density", "ours") == "ours":
+        return lambda params: model.log_joint(params, batch), starts
+
+    def plain(params: Any) -> Any:
+        hidden, (*inner, last) = batch.x, params["network"].values()
+        for layer in inner:
+            hidden = jax.nn.relu(hidden @ layer["weight"] + layer["bias"])
+        mean = (hidden @ last["weight"] + last["bias"])[:, 0]
+        prior = sum(jnp.sum(jax.scipy.stats.norm.logpdf(weight)) for weight in jax.tree.leaves(params))
+        return jnp.sum(jax.scipy.stats.norm.logpdf(batch.y, mean, NOISE)) + prior
+
+    first = jax.tree.map(lambda leaf: leaf[0], starts)
+    assert np.isclose(plain(first), model.log_joint(first, batch), rtol=1e-4)
+    return plain, starts
 
 
 def bare(settings: dict[str, Any]) -> Contest:
@@ -136,17 +153,18 @@ def numpyro_hmc(settings: dict[str, Any]) -> Contest:
     from numpyro.infer import HMC, MCMC
 
     density, starts = density_and_starts(settings)
-    kernel = HMC(
-        potential_fn=lambda params: -density(params),
-        step_size=settings["step_size"],
-        num_steps=settings["leapfrog"],
-        trajectory_length=None,  # type: ignore[arg-type]  # its own documentation says so where num_steps is given
-        adapt_step_size=False,
-        adapt_mass_matrix=False,
-    )
     common: dict[str, Any] = {"num_chains": settings["chains"], "chain_method": settings["chain_method"]}
 
     def run(draws: int) -> Any:
+        # A kernel remembers the chains it was set up for, and a second run with it fails.
+        kernel = HMC(
+            potential_fn=lambda params: -density(params),
+            step_size=settings["step_size"],
+            num_steps=settings["leapfrog"],
+            trajectory_length=None,  # type: ignore[arg-type]  # its own documentation says so where num_steps is given
+            adapt_step_size=False,
+            adapt_mass_matrix=False,
+        )
         sampler = MCMC(kernel, num_warmup=0, num_samples=draws, progress_bar=False, **common)
         sampler.run(jax.random.key(1), init_params=starts, extra_fields=("accept_prob",))
         return jax.block_until_ready((sampler.get_samples(), sampler.get_extra_fields()))[1]

@@ -119,7 +119,8 @@ def _gather(run: Run, infos: Any, draws: Params, count: int, num_chains: int) ->
     for name, values in infos._asdict().items():
         run.trace.setdefault(name, []).append(values[:num_chains, :count])
     if draws is not None:
-        run.draws.append(fetch(jax.tree.map(lambda leaf: leaf[:, :count], draws)))
+        # Cut on the host: on devices every new count would be a new program, while the chains wait.
+        run.draws.append(jax.tree.map(lambda leaf: np.array(leaf[:, :count]), fetch(draws)))
 
 
 def _stop_if_failed(run: Run, chains: Chains, num_chains: int, method: Method) -> None:
