@@ -4,7 +4,7 @@ VENV := .venv
 RUN := $(VENV)/bin
 PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-long lint types docs benchmark clean
+.PHONY: demo test test-long lint types docs results-page reproduce-quick benchmark clean
 
 demo: $(VENV)/.installed
 	$(RUN)/posterity demo demo
@@ -22,12 +22,22 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(RUN)/pyright
 
-docs: $(VENV)/.installed-docs
+docs: $(VENV)/.installed-docs results-page
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
+
+# The page of published results, from results/*.json.
+results-page: $(VENV)/.installed
+	$(RUN)/python -m posterity.studies.page results docs/results.md
+
+# Every published experiment in its two-minute form; the full ones are `posterity reproduce NAME`.
+STUDIES := gal2016 blundell2015 kendall2017 lakshminarayanan2017 izmailov2021-small izmailov2021-imdb ood
+reproduce-quick: $(VENV)/.installed
+	for name in $(STUDIES); do $(RUN)/posterity reproduce $$name --quick --out results-quick || exit 1; done
 
 benchmark: $(VENV)/.installed .benchmark-venv/.installed
 	$(RUN)/python benchmarks/core.py
 	$(RUN)/python benchmarks/samplers.py
+	$(RUN)/python benchmarks/networks.py
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -79,8 +79,11 @@ def squared(value):
     return {"value": math.pow(value, 2)}
 
 
+OTHERS = ["izmailov2021-small", "izmailov2021-imdb", "kendall2017", "lakshminarayanan2017", "ood"]
+
+
 @needs_data
-@pytest.mark.parametrize("name", ["gal2016", "izmailov2021-small"])
+@pytest.mark.parametrize("name", ["gal2016", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def test_every_study_runs_tiny(name, tmp_path):
     rows = reproduce(name, "tiny", tmp_path)
     found = json.loads((tmp_path / f"{name}-tiny.json").read_text())

@@ -53,7 +53,17 @@ from posterity.likelihoods import (
 )
 from posterity.metrics import evaluate
 from posterity.model import Model
-from posterity.networks import from_equinox, from_function, from_nnx, linear, mlp
+from posterity.networks import (
+    cnn_lstm,
+    from_equinox,
+    from_function,
+    from_nnx,
+    lenet,
+    linear,
+    mlp,
+    resnet20,
+    unet,
+)
 from posterity.posterior import Posterior, prior_predictive
 from posterity.prediction import Prediction
 from posterity.priors import Fixed, Flat, prior, scale_mixture
@@ -101,6 +111,7 @@ __all__ = [
     "Prediction",
     "Rescaled",
     "StudentT",
+    "cnn_lstm",
     "cross_entropy",
     "dropout_relation",
     "entropy",
@@ -110,15 +121,18 @@ __all__ = [
     "from_function",
     "from_nnx",
     "kl_divergence",
+    "lenet",
     "likelihood",
     "linear",
     "load",
     "mlp",
     "prior",
     "prior_predictive",
+    "resnet20",
     "resume",
     "scale_mixture",
     "self_information",
+    "unet",
 ]
 
 

@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 
 from posterity import tree
 from posterity.likelihoods import Likelihood
+from posterity.networks.built_in import BuiltIn
 from posterity.networks.mlp import DROPOUT_LOGIT, MLP
 from posterity.priors import Fixed, Prior, prior
 from posterity.types import Array, Batch, Key, Network, Params
@@ -31,7 +32,7 @@ class Model:
     `prior` takes a numpyro distribution, a mapping from path patterns to distributions, or a Prior.
     """
 
-    network: Network | MLP
+    network: Network | MLP | BuiltIn
     likelihood: Likelihood = tree.traced()
     prior: Any = tree.traced(default=None)  # None: a standard normal for each weight
     temperature: Any = tree.traced(default=1.0)
@@ -48,7 +49,7 @@ class Model:
                 f"likelihood is {type(self.likelihood).__name__}; expected e.g. Gaussian(0.1), Categorical(10), or "
                 "your own through likelihood(function, num_outputs)."
             )
-        if isinstance(self.network, MLP) and self.network.num_outputs is None:
+        if isinstance(self.network, MLP | BuiltIn) and self.network.num_outputs is None:
             object.__setattr__(self, "network", self.network.with_outputs(self.likelihood.num_outputs))
         if not (hasattr(self.network, "init") and hasattr(self.network, "apply")):
             raise TypeError(

@@ -25,13 +25,16 @@ import safetensors.numpy
 
 from posterity import tree
 from posterity.devices import wait_for_all
+from posterity.networks.images import LeNet, ResNet, UNet
 from posterity.networks.mlp import MLP
+from posterity.networks.sequences import CNNLSTM
 from posterity.priors import Fixed, Flat
 
 FORMAT = 1
 MANIFEST = "manifest.json"
 DISTRIBUTIONS = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic", "Uniform", "Gumbel", "SoftLaplace")
-PLAIN = {"MLP": MLP, "Flat": Flat, "Fixed": Fixed}
+NETWORKS = {cls.__name__: cls for cls in (MLP, LeNet, ResNet, UNet, CNNLSTM)}
+PLAIN = {**NETWORKS, "Flat": Flat, "Fixed": Fixed}
 KINDS = ("array", "dict", "tuple", "record", "mixture", "distribution", "optimizer", "missing")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "nadam", "radam", "adabelief", "lamb", "noisy_sgd")
 

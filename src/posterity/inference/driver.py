@@ -205,11 +205,15 @@ def _run_phases(
 
 
 def _mesh(job: Job, phases: tuple[Phase, ...]) -> Mesh:
-    """Devices for chains and rows: what splitting rows is worth grows with the rows of a step and the weights."""
+    """Devices for chains and rows: what splitting rows is worth grows with the rows of a step and the weights.
+
+    On a CPU it depends on the network.
+    """
     num_rows = job.rows.num_rows
     widest = max((batch_width(num_rows, phase.batch_size) for phase in phases), default=num_rows)
     work = widest * num_weights(job.model, tree.take_rows(job.rows.x, slice(0, 1)))
-    return device_mesh(job.num_chains, work, job.mesh)
+    splits_rows = widest > 1 and getattr(job.model.network, "splits_rows", False)
+    return device_mesh(job.num_chains, work, job.mesh, splits_rows)
 
 
 def _starts(job: Job, mesh: Mesh, attempt: int = 0) -> tuple[Key, Params, Params]:

@@ -7,7 +7,7 @@ second: there the compiler splits the work and adds the sums, so no method needs
 
 from __future__ import annotations
 
-from functools import partial
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import jax
@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from posterity import tree
 from posterity.data.batches import batch_width, clock, num_batches, take_batch
 from posterity.data.dataset import Dataset
-from posterity.devices import place
+from posterity.devices import compiler_options, place
 from posterity.inference.early_stopping import stop_early
 from posterity.types import Array, Batch, Kernel, Key, Params, Phase
 
@@ -130,14 +130,27 @@ def begin(
     return _over_chains(layout, one, (method, model, data, extra), (keys, params, fixed))
 
 
-@partial(jax.jit, static_argnames="layout", donate_argnames="chains")
 def advance(
-    layout: Layout, method: Any, model: Any, data: Batch, extra: Extra, chains: Chains, span: Array
+    layout: Layout, method: Any, model: Any, data: Batch, extra: Extra, chains: Chains, span: Any
 ) -> tuple[Chains, Any, Any]:
     """Run records span[0] .. span[1] of span[2] steps each, in phase span[5] of span[3] steps that begins at span[4].
 
     Returns the chains, the mean Info of each record [C, R], and the kept parameters [C, R, ...] (None if not kept).
     """
+    convolves = getattr(model.network, "splits_rows", False)
+    return compiled_advance(convolves)(layout, method, model, data, extra, chains, span)
+
+
+@cache
+def compiled_advance(convolves: bool) -> Any:
+    """Made when it is first called: only then are the devices known."""
+    options = compiler_options() if convolves else None
+    return jax.jit(_advance, static_argnames="layout", donate_argnames="chains", compiler_options=options)
+
+
+def _advance(
+    layout: Layout, method: Any, model: Any, data: Batch, extra: Extra, chains: Chains, span: Array
+) -> tuple[Chains, Any, Any]:
     first_record, last_record, thin, num_steps, offset, phase = span
 
     def one(shared: Any, chain: Chains) -> tuple[Chains, Any, Any]:

@@ -71,7 +71,7 @@ class Place(NamedTuple):
 
 def run_phase(
     run: Run,
-    shared: Any,
+    shared: tuple[Any, Any, Any, Any, Any],
     place: Place,
     chains: Chains,
     num_chains: int,
@@ -108,7 +108,7 @@ def run_phase(
     return chains
 
 
-def adapt_phase(run: Run, shared: Any, place: Place, chains: Chains) -> Chains:
+def adapt_phase(run: Run, shared: tuple[Any, Any, Any, Any, Any], place: Place, chains: Chains) -> Chains:
     """Let the chains look at what the phase kept; its draws have then served."""
     layout, method, model = shared[:3]
     kept, run.draws = run.kept(), []

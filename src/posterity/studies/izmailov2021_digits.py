@@ -52,7 +52,7 @@ PUBLISHED = {  # agreement and total variation with HMC on CIFAR-10, with their 
 }
 
 
-def methods(effort: float, num_rows: int) -> dict[str, Method]:
+def method_of(name: str, effort: float, num_rows: int) -> Method:
     batch = min(100, num_rows)
 
     def steps(usual: int) -> int:
@@ -61,24 +61,29 @@ def methods(effort: float, num_rows: int) -> dict[str, Method]:
     def descent(count: int) -> dict[str, Any]:
         return {"num_steps": count, "learning_rate": optax.cosine_decay_schedule(5e-3, count), "batch_size": batch}
 
-    return {
-        "map": MAP(**descent(steps(3000))),
-        "deep_ensemble": DeepEnsemble(**descent(steps(3000)), num_members=10),
-        "mc_dropout": MCDropout(**descent(steps(5000))),
-        "bayes_by_backprop": BayesByBackprop(**descent(steps(10_000))),
-        "laplace": Laplace(start=MAP(**descent(steps(3000))), structure="kronecker"),
-        "swag": SWAG(start=MAP(**descent(steps(3000))), num_steps=steps(2000), snapshot_every=20, batch_size=batch),
-        "sgld": SGLD(num_draws=steps(200), num_burn_in=steps(10_000), thin=50),
-        "sghmc": SGHMC(num_draws=steps(200), num_burn_in=steps(10_000), thin=50),
-        "cyclical": Cyclical(
+    made = {
+        "map": lambda: MAP(**descent(steps(3000))),
+        "deep_ensemble": lambda: DeepEnsemble(**descent(steps(3000)), num_members=10),
+        "mc_dropout": lambda: MCDropout(**descent(steps(5000))),
+        "bayes_by_backprop": lambda: BayesByBackprop(**descent(steps(10_000))),
+        "laplace": lambda: Laplace(start=MAP(**descent(steps(3000))), structure="kronecker"),
+        "swag": lambda: SWAG(
+            start=MAP(**descent(steps(3000))), num_steps=steps(2000), snapshot_every=20, batch_size=batch
+        ),
+        "sgld": lambda: SGLD(num_draws=steps(200), num_burn_in=steps(10_000), thin=50),
+        "sghmc": lambda: SGHMC(num_draws=steps(200), num_burn_in=steps(10_000), thin=50),
+        "cyclical": lambda: Cyclical(
             base="sghmc",
             num_cycles=max(2, round(8 * effort)),
             cycle_length=steps(2500),
             draws_per_cycle=10,
             thin=max(1, steps(2500) // 40),
         ),
-        "mile": MILE(num_draws=steps(100), num_warmup=steps(2000), thin=5, start=DeepEnsemble(**descent(steps(3000)))),
+        "mile": lambda: MILE(
+            num_draws=steps(100), num_warmup=steps(2000), thin=5, start=DeepEnsemble(**descent(steps(3000)))
+        ),
     }
+    return made[name]()
 
 
 def digits(rows: int, test_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -103,7 +108,7 @@ def run(record: Record) -> list[Row]:
     hmc = record.once("digits/hmc", partial(_reference, store, (x, y), (x_test, y_test), chosen))
     rows = [*_rows("hmc", hmc, chosen)]
     for name in chosen["methods"]:
-        method = methods(chosen["effort"], chosen["rows"])[name]
+        method = method_of(name, chosen["effort"], chosen["rows"])
         rows += _rows(
             name, record.once(f"digits/{name}", partial(_judge, store, name, method, (x, y), (x_test, y_test))), chosen
         )

@@ -1,8 +1,9 @@
 """Lakshminarayanan et al. 2017: deep ensembles on UCI regression, and entropy on images unlike the training set.
 
 Five members, one hidden layer of 50 ReLU units (100 for protein), mean and softplus scale, no prior, 40 epochs of
-batches of 100, Adam with learning rate 0.1; the prediction is the moment-matched Gaussian. Their adversarial training
-is left out. On digits: three hidden layers of 200 units, one member against five, entropy on MNIST and on notMNIST.
+batches of 100, Adam with learning rate 0.01; the prediction is the moment-matched Gaussian. Two things differ from
+theirs: there is no adversarial training, and at the learning rate they print, 0.1, our members diverge. On digits:
+three hidden layers of 200 units, one member against five, entropy on MNIST and on notMNIST.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def settings(size: Size) -> dict[str, Any]:
     tables = {
         "members": 5,
         "batch_size": 100,
-        "learning_rate": 0.1,
+        "learning_rate": 0.01,
         "epochs": 40,
         "sets": list(PUBLISHED),
         "splits": 20,
@@ -70,7 +71,14 @@ def _tables(record: Record, chosen: dict[str, Any]) -> Iterator[Row]:
         for (metric, words), (published, spread) in zip(METRICS, PUBLISHED[name], strict=True):
             ours, error = mean_and_error(split[metric] for split in splits)
             published_error = float(np.hypot(spread / np.sqrt(count), DECIMALS))
-            row = Row(f"{name}: {words}", ours, error, published, published_error, remark="no adversarial training")
+            row = Row(
+                f"{name}: {words}",
+                ours,
+                error,
+                published,
+                published_error,
+                remark="no adversarial training; learning rate 0.01",
+            )
             apart = row.apart()
             yield row._replace(
                 target="no worse than two standard errors", holds=None if apart is None else bool(apart <= 2)

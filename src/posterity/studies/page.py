@@ -23,8 +23,9 @@ def page(folder: Path) -> str:
     parts = [INTRODUCTION]
     for name in STUDIES:
         path = folder / f"{name}.json"
-        if path.exists():
-            parts.append(section(json.loads(path.read_text())))
+        found = json.loads(path.read_text()) if path.exists() else {"rows": []}
+        if found["rows"]:  # a run that was stopped has parts, but no rows yet
+            parts.append(section(found))
     return "\n".join(parts)
 
 

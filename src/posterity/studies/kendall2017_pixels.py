@@ -1,0 +1,170 @@
+"""Noise and ignorance per pixel: a U-Net with MC dropout on digits over textures, for classes and for depth.
+
+An image is a smooth random texture with two digits on it. Segmentation: every pixel is background or one of ten digits;
+the label of a whole 3 is wrong (8) in half of the images, which is noise. Depth: the background is a slope, digit d
+stands out by a height of its own, and what is measured on the right half is noisy. One digit, 7, is never seen in
+training: the ignorance there should be larger than on digits that were seen.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import optax
+from matplotlib.figure import Figure
+from scipy import ndimage
+
+from posterity import Categorical, HeteroscedasticGaussian, MCDropout, Model, Normal, fit
+from posterity import prior as make_prior
+from posterity.data import load
+from posterity.networks import unet
+from posterity.prediction import Prediction
+from posterity.studies.study import Record, Row, Size
+
+SIDE = 48
+UNSEEN, CONFUSED, TAKEN_FOR = 7, 3, 8
+BACKGROUND = 10  # the class after the ten digits
+NOISE = (0.02, 0.2)  # of a depth, left and right
+TASKS = ["segmentation", "depth"]
+SIZES: dict[Size, dict[str, Any]] = {
+    "full": {
+        "images": [500, 4000],
+        "steps": 4000,
+        "test_images": 200,
+        "passes": 50,
+        "width": 16,
+        "levels": 2,
+        "tasks": TASKS,
+    },
+    "quick": {"images": [300], "steps": 150, "test_images": 40, "passes": 10, "width": 8, "levels": 2, "tasks": TASKS},
+    "tiny": {"images": [20], "steps": 4, "test_images": 6, "passes": 3, "width": 2, "levels": 1, "tasks": TASKS[:1]},
+}
+
+
+def run(record: Record) -> list[Row]:
+    chosen = record.settings["pixels"]
+    rows = []
+    for task in chosen["tasks"]:
+        found = {
+            count: record.once(f"pixels/{task}/{count}", partial(run_task, record, task, count, chosen))
+            for count in chosen["images"]
+        }
+        for part in found.values():
+            record.keep_picture(part["picture"])
+        rows += _rows(task, found)
+    return rows
+
+
+def compose(count: int, train: bool, seed: int = 0) -> dict[str, np.ndarray]:
+    """Images [N, S, S], the class and the depth of every pixel, which digit it shows, and the true noise of depth."""
+    data = load("mnist")
+    digits, labels = (data.x_train, data.y_train) if train else (data.x_test, data.y_test)
+    rng = np.random.default_rng([seed, train])
+    if train:
+        digits, labels = digits[labels != UNSEEN], labels[labels != UNSEEN]
+    texture = ndimage.gaussian_filter(rng.normal(size=(count, SIDE, SIDE)), (0, 3, 3))
+    image = 0.5 * texture / texture.std()
+    shown = np.full((count, SIDE, SIDE), BACKGROUND)
+    for i in range(count):
+        for half in (0, SIDE // 2):
+            one = rng.integers(len(labels))
+            small = digits[one][2:26, 2:26] / 255.0
+            top = rng.integers(0, SIDE - 24)
+            place = (i, slice(top, top + 24), slice(half, half + 24))
+            image[place] += 2.5 * small
+            shown[place] = np.where(small > 0.3, labels[one], shown[place])
+    wrong = rng.uniform(size=(count, 1, 1)) < 0.5
+    label = np.where((shown == CONFUSED) & wrong, TAKEN_FOR, shown)
+    slope = np.linspace(0, 1, SIDE)[None, :, None]
+    height = np.where(shown == BACKGROUND, 0.0, 0.2 + shown / 10)
+    noise = np.where(np.arange(SIDE) < SIDE // 2, *NOISE)
+    depth = slope + height + noise * rng.normal(size=image.shape)
+    return {"image": image.astype(np.float32), "segmentation": label, "depth": depth, "shown": shown}
+
+
+def run_task(record: Record, task: str, count: int, chosen: dict[str, Any]) -> dict[str, Any]:
+    train, test = compose(count, train=True), compose(chosen["test_images"], train=False)
+    likelihood = Categorical(11) if task == "segmentation" else HeteroscedasticGaussian(0.01)
+    model = Model(
+        unet(width=chosen["width"], levels=chosen["levels"], dropout=0.2),
+        likelihood,
+        make_prior(Normal(0.0, np.sqrt(2)), fan_in=True),
+    )
+    method = MCDropout(
+        num_steps=chosen["steps"],
+        batch_size=min(16, count),
+        learning_rate=optax.cosine_decay_schedule(2e-3, chosen["steps"]),
+    )
+    posterior = fit(model, method, (train["image"], train[task]), seed=0, progress=False)
+    prediction = posterior.predict(test["image"], num_draws=chosen["passes"])
+    record.picture(f"{task}-{count}", _picture(task, test, prediction))
+    noise, ignorance, shown = prediction.aleatoric, prediction.epistemic, test["shown"]
+    seen = (shown != BACKGROUND) & (shown != UNSEEN)
+    if task == "segmentation":
+        added, quiet = shown == CONFUSED, seen & (shown != CONFUSED) & (shown != TAKEN_FOR)
+        right = (prediction.label == test[task])[quiet]
+        score = {"accuracy on quiet digits": float(right.mean())}
+    else:
+        right_half = np.broadcast_to(np.arange(SIDE) >= SIDE // 2, shown.shape)
+        added, quiet = (shown == BACKGROUND) & right_half, (shown == BACKGROUND) & ~right_half
+        score = {"noise found, right": float(np.sqrt(noise[added].mean())), "true noise, right": NOISE[1]}
+    return {
+        **score,
+        "noise where added": float(noise[added].mean()),
+        "noise elsewhere": float(noise[quiet].mean()),
+        "ignorance where unseen": float(ignorance[shown == UNSEEN].mean()) if (shown == UNSEEN).any() else 0.0,
+        "ignorance where seen": float(ignorance[seen].mean()),
+        "picture": f"{record.stem}-{task}-{count}.png",
+    }
+
+
+def _rows(task: str, found: dict[int, dict[str, Any]]) -> list[Row]:
+    most = found[max(found)]
+    noise = most["noise where added"] / most["noise elsewhere"]
+    ignorance = most["ignorance where unseen"] / most["ignorance where seen"]
+    unit = "nats" if task == "segmentation" else "variance"
+    rows = [
+        Row(f"pixels, {task}: noise ({unit}) where added / elsewhere", noise, target="above 1", holds=noise > 1),
+        Row(
+            f"pixels, {task}: ignorance on the unseen digit / on seen ones",
+            ignorance,
+            target="above 1",
+            holds=ignorance > 1,
+        ),
+    ]
+    if len(found) > 1:
+        few, how = found[min(found)], f"{min(found)} to {max(found)} images"
+        for kind, place in (("ignorance", "seen"), ("noise", "added")):
+            less = most[f"{kind} where {place}"] / few[f"{kind} where {place}"]
+            rows.append(Row(f"pixels, {task}: {kind}, {how}", less, remark="MC dropout at a fixed rate"))
+    return rows
+
+
+def _picture(task: str, test: dict[str, np.ndarray], prediction: Prediction) -> Figure:
+    """Some images: what is seen, the truth, what is predicted, and both kinds of uncertainty."""
+    chosen = np.argsort(-(test["shown"] == UNSEEN).sum((1, 2)), kind="stable")[[0, 1, -1]]
+    figure = Figure(figsize=(10, 6), layout="constrained")
+    predicted = prediction.label if task == "segmentation" else prediction.mean
+    spread = (lambda values: values) if task == "segmentation" else np.sqrt
+    columns = {
+        "image": test["image"],
+        "truth": test[task],
+        "prediction": predicted,
+        "noise": spread(prediction.aleatoric),
+        "ignorance": spread(prediction.epistemic),
+    }
+    colours = {"image": "gray", "truth": "tab20", "prediction": "tab20"}
+    if task == "depth":
+        colours = {"image": "gray", "truth": "viridis", "prediction": "viridis"}
+    for axes_row, one in zip(figure.subplots(3, 5), chosen, strict=True):
+        for axes, (name, values) in zip(axes_row, columns.items(), strict=True):
+            top = float(np.max(values)) if name in ("noise", "ignorance") else None
+            shown = axes.imshow(values[one], cmap=colours.get(name, "magma"), vmin=0 if top else None, vmax=top)
+            axes.set_axis_off()
+            if one == chosen[0]:
+                axes.set_title(name)
+            if top and one == chosen[-1]:
+                figure.colorbar(shown, ax=axes, orientation="horizontal", fraction=0.06)
+    return figure
