@@ -179,6 +179,7 @@ def test_devices_left_over_by_chains_split_the_rows_of_networks_that_gain():
 
 
 @pytest.mark.skipif(jax.device_count() < 2, reason="one core")
+@pytest.mark.long
 def test_split_rows_change_nothing_but_rounding_and_the_store_knows_the_network(tmp_path):
     model = Model(LENET, Categorical(3), Normal(0.0, 1.0))
     data = (DIGITS, np.arange(12) % 3)
