@@ -428,5 +428,4 @@ def test_arviz_is_asked_for_by_name(diagnosis, monkeypatch):
 
 
 def test_arviz_reads_the_export(diagnosis):
-    pytest.importorskip("arviz", exc_type=ImportError)
     assert diagnosis.to_arviz().posterior["mean"].shape == (4, 50, 3)

@@ -25,7 +25,7 @@ PARTS = {"toy": izmailov2021_toy, "uci": izmailov2021_uci, "digits": izmailov202
 
 
 def settings(size: Size) -> dict[str, Any]:
-    uci = {"prior_scales": [0.3, 0.5, 1.0], "splits": 5, "draws": 150, "map_steps": 3000, "max_leapfrog": 1500}
+    uci = {"prior_scales": [0.3, 0.5], "splits": 5, "draws": 150, "map_steps": 3000, "max_leapfrog": 5000}
     digits = {"rows": 1000, "test_rows": 2000, "draws": 150, "burn_in": 75, "max_leapfrog": 500, "effort": 1.0}
     if size == "full":
         return {
