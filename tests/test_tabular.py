@@ -115,12 +115,16 @@ def test_mistyped_names_get_the_nearest():
 
 
 def test_the_model_of_a_table():
+    zeros = {"weight": np.zeros((4, 3), np.float32)}
     assert isinstance(table_model("classification", 3).likelihood, Categorical)
     assert table_model("classification", 3).network.num_outputs == 3
     assert not isinstance(table_model("regression").likelihood, Rescaled)
     assert isinstance(table_model("regression", shift=1.0).likelihood, Rescaled)
     assert table_model("regression", temperature=0.5).temperature == 0.5
     assert table_prior("regression", 2.0).distributions[0].scale == 2.0
+    _, std = table_prior("classification", num_hidden=1).moments({"layer_0": zeros, "layer_1": zeros})
+    np.testing.assert_allclose((std["layer_0"]["weight"][0, 0], std["layer_1"]["weight"][0, 0]), (0.5, 15.0), rtol=1e-6)
+    assert table_prior("classification", num_hidden=0).distributions[0].scale == 30.0
     own = dist.Laplace(0.0, 1.0)
     assert table_model("regression", prior=own).prior.distributions[0] is own
     with pytest.raises(ValueError, match="choose 'regression'"):

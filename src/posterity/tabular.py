@@ -40,7 +40,7 @@ DEFAULT_HIDDEN = (50,)
 DEFAULT_METHOD = "mile"
 DEFAULT_DROPOUT = 0.1  # of a network that MC dropout is to fit
 NOISE_FLOOR = 0.005  # of the target's standard deviation
-PRIOR_SCALES: dict[Task, float] = {"regression": 1.0, "classification": 10.0}  # times 1 / sqrt(fan-in); see table_prior
+LOGIT_SCALE = 30.0  # prior standard deviation of the last layer of classes, times sqrt(fan-in); see table_prior
 FULL_BATCH_ROWS = 4_000  # up to here a step on all rows costs little more than one on a batch
 BATCH_ROWS = 512
 
@@ -82,18 +82,22 @@ def table_model(
         likelihood = HeteroscedasticGaussian(NOISE_FLOOR)
         if (shift, scale) != (0.0, 1.0):
             likelihood = Rescaled(likelihood, float(shift), float(scale))
-    return Model(network, likelihood, table_prior(task, prior), temperature)
+    return Model(network, likelihood, table_prior(task, prior, num_hidden=len(hidden)), temperature)
 
 
-def table_prior(task: Task, prior: Any = None) -> Prior:
+def table_prior(task: Task, prior: Any = None, *, num_hidden: int = len(DEFAULT_HIDDEN)) -> Prior:
     """Independent normals, as wide as keeps the size of what passes through a layer whatever its width.
 
-    Classes that are well separated need large logits: at scale 1 the log loss of three thirds of a target was 0.38
-    (energy) and 0.66 (concrete), at 3 it was 0.20 and 0.45, at 10 0.16 and 0.37.
+    Classes that are well separated need large logits, so the last layer is wider for them; hidden layers are not, for
+    wide ones make steps of the units. On rows held out of the training rows, log loss with scales (hidden, last) of
+    (10, 10) was 0.35 for digits and 0.11 for wine, with (1, 30) 0.26 and 0.08.
     """
-    if prior is None or isinstance(prior, int | float):
-        return make_prior(Normal(0.0, PRIOR_SCALES[task] if prior is None else float(prior)), fan_in=True)
-    return make_prior(prior)
+    if prior is not None and not isinstance(prior, int | float):
+        return make_prior(prior)
+    if prior is None and task == "classification":
+        layers = {f"layer_{num_hidden}/*": Normal(0.0, LOGIT_SCALE), "*": Normal(0.0, 1.0)}
+        return make_prior(layers if num_hidden else Normal(0.0, LOGIT_SCALE), fan_in=True)
+    return make_prior(Normal(0.0, 1.0 if prior is None else float(prior)), fan_in=True)
 
 
 def table_method(name: str, num_rows: int, *, effort: float = 1.0) -> Method:
