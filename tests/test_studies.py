@@ -8,7 +8,7 @@ import pytest
 from posterity.data import data_root
 from posterity.studies import study
 from posterity.studies.page import page, section
-from posterity.studies.study import Record, Row, reproduce, table, with_error
+from posterity.studies.study import UNFINISHED, Record, Row, reproduce, table, with_error
 
 SETTINGS = {"seed": 0}
 needs_data = pytest.mark.skipif(
@@ -61,8 +61,13 @@ def test_the_table_and_the_page_name_what_fell_short(record, tmp_path):
     assert "**no**" in table(rows)
     assert table(rows).count("\n") == 4
     record.once("part", lambda: {"value": 1.0})
-    record.write(rows)
+    record.rows += rows
+    record.write()
+    assert UNFINISHED in section(json.loads(record.path.read_text()))
+    record.finished = True
+    record.write()
     text = section(json.loads(record.path.read_text()))
+    assert UNFINISHED not in text
     assert "**missed** lies 7.1 standard errors below the published value and misses its target: few epochs." in text
     assert "**kept**" not in text
     assert section(json.loads(record.path.read_text())) not in page(tmp_path)  # a tiny run is not a result

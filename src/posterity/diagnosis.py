@@ -106,7 +106,7 @@ class Diagnosis:
                 import arviz  # type: ignore[import-not-found]
         except ImportError as error:
             raise ImportError("to_arviz needs ArviZ: pip install arviz. The plain arrays are in to_dict().") from error
-        groups = {name: values for name, values in self.to_dict().items() if values}
+        groups: dict[str, Any] = {name: values for name, values in self.to_dict().items() if values}
         if hasattr(arviz, "InferenceData"):  # before version 1
             return arviz.from_dict(**groups)
         return arviz.from_dict(groups)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -120,8 +121,10 @@ def settings(size: Size) -> dict[str, Any]:
     return {"mnist": mnist, "curve": curve, "bandit": game}
 
 
-def run(record: Record) -> list[Row]:
-    return [*digits(record), *curve(record), *bandit.run(record)]
+def run(record: Record) -> Iterator[Row]:
+    yield from curve(record)
+    yield from bandit.run(record)
+    yield from digits(record)
 
 
 def _only_last(candidates: dict[str, list[Any]]) -> dict[str, list[Any]]:

@@ -58,8 +58,9 @@ def settings(size: Size) -> dict[str, Any]:
     return {**common, "sets": ["yacht"], "variants": ["original"], "splits": 2, "passes": 100}
 
 
-def run(record: Record) -> list[Row]:
-    return [*_tables(record), *co2.run(record)]
+def run(record: Record) -> Iterator[Row]:
+    yield from _tables(record)
+    yield from co2.run(record)
 
 
 def _tables(record: Record) -> Iterator[Row]:

@@ -8,6 +8,7 @@ end within three hours on two cores. Learning rates are per datum: their steps, 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -112,13 +113,13 @@ def methods(chosen: dict[str, Any]) -> dict[str, Method]:
     return {name: made[name]() for name in chosen["epochs"]}
 
 
-def run(record: Record) -> list[Row]:
+def run(record: Record) -> Iterator[Row]:
     chosen = record.settings
-    rows = [] if record.size == "tiny" else _reference_rows(record)
+    if record.size != "tiny":
+        yield from _reference_rows(record)
     for name in chosen["epochs"]:
         found = record.once(name, partial(run_method, name, chosen))
-        rows += _rows(name, found, f"{chosen['epochs'][name]} epochs")
-    return rows
+        yield from _rows(name, found, f"{chosen['epochs'][name]} epochs")
 
 
 def run_method(name: str, chosen: dict[str, Any]) -> dict[str, Any]:

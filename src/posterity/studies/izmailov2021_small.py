@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from posterity.studies import izmailov2021_digits, izmailov2021_toy, izmailov2021_uci
@@ -21,7 +22,7 @@ ALL = [
     "cyclical",
     "mile",
 ]
-PARTS = {"toy": izmailov2021_toy, "uci": izmailov2021_uci, "digits": izmailov2021_digits}
+PARTS = {"uci": izmailov2021_uci, "toy": izmailov2021_toy, "digits": izmailov2021_digits}
 
 
 def settings(size: Size) -> dict[str, Any]:
@@ -44,5 +45,7 @@ def settings(size: Size) -> dict[str, Any]:
     return {"digits": {**few, "methods": ["map"]}}
 
 
-def run(record: Record) -> list[Row]:
-    return [row for name, part in PARTS.items() if name in record.settings for row in part.run(record)]
+def run(record: Record) -> Iterator[Row]:
+    for name, part in PARTS.items():
+        if name in record.settings:
+            yield from part.run(record)

@@ -10,6 +10,7 @@ limit is 5,000 now.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -24,11 +25,9 @@ PUBLISHED = {"concrete": -2.67, "yacht": 0.54, "boston": -2.39, "energy": -1.08}
 AT_LEAST = {"concrete": -2.78, "yacht": 0.30, "boston": -2.56, "energy": -1.2}
 
 
-def run(record: Record) -> list[Row]:
-    rows = []
+def run(record: Record) -> Iterator[Row]:
     for name in record.settings["uci"]["sets"]:
-        rows += _set(record, name, record.settings["uci"])
-    return rows
+        yield from _set(record, name, record.settings["uci"])
 
 
 def _set(record: Record, name: str, chosen: dict[str, Any]) -> list[Row]:

@@ -7,7 +7,7 @@ per pixel (kendall2017_pixels).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -38,18 +38,17 @@ def settings(size: Size) -> dict[str, Any]:
     return {"tables": sizes[size], "pixels": pixels.SIZES[size], "seed": 0}
 
 
-def run(record: Record) -> list[Row]:
+def run(record: Record) -> Iterator[Row]:
     chosen = record.settings["tables"]
-    rows = []
     for task, compute in (("regression", regression), ("classes", classes)):
         for method in chosen["methods"]:
             found = {
                 count: record.once(f"{task}/{method}/{count}", partial(compute, method, count, chosen))
                 for count in chosen["rows"]
             }
-            rows += _rows(f"{task}, {NAMES[method]}", method, found)
+            yield from _rows(f"{task}, {NAMES[method]}", method, found)
         record.picture(task, _picture(record, task, chosen))
-    return [*rows, *pixels.run(record)]
+    yield from pixels.run(record)
 
 
 def line(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

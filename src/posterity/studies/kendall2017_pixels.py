@@ -8,6 +8,7 @@ training: the ignorance there should be larger than on digits that were seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -43,9 +44,8 @@ SIZES: dict[Size, dict[str, Any]] = {
 }
 
 
-def run(record: Record) -> list[Row]:
+def run(record: Record) -> Iterator[Row]:
     chosen = record.settings["pixels"]
-    rows = []
     for task in chosen["tasks"]:
         found = {
             count: record.once(f"pixels/{task}/{count}", partial(run_task, record, task, count, chosen))
@@ -53,8 +53,7 @@ def run(record: Record) -> list[Row]:
         }
         for part in found.values():
             record.keep_picture(part["picture"])
-        rows += _rows(task, found)
-    return rows
+        yield from _rows(task, found)
 
 
 def compose(count: int, train: bool, seed: int = 0) -> dict[str, np.ndarray]:

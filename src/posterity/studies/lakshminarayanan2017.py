@@ -64,8 +64,9 @@ def settings(size: Size) -> dict[str, Any]:
     return {"uci": tables, "digits": digits}
 
 
-def run(record: Record) -> list[Row]:
-    return [*_tables(record, record.settings["uci"]), *_digits(record, record.settings["digits"])]
+def run(record: Record) -> Iterator[Row]:
+    yield from _tables(record, record.settings["uci"])
+    yield from _digits(record, record.settings["digits"])
 
 
 def _tables(record: Record, chosen: dict[str, Any]) -> Iterator[Row]:

@@ -7,6 +7,7 @@ MILE need all rows at every step and are left out at 60,000 of them; izmailov202
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -110,12 +111,10 @@ def build(chosen: dict[str, Any], method: str) -> Model:
     return Model(network, Categorical(10), make_prior(Normal(0.0, np.sqrt(2.0)), fan_in=True))
 
 
-def run(record: Record) -> list[Row]:
+def run(record: Record) -> Iterator[Row]:
     chosen = record.settings
-    rows = []
     for name in chosen["methods"]:
-        rows += _rows(name, record.once(name, partial(run_method, name, chosen)))
-    return rows
+        yield from _rows(name, record.once(name, partial(run_method, name, chosen)))
 
 
 def run_method(name: str, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from posterity.studies.study import STUDIES, Row, table
+from posterity.studies.study import STUDIES, UNFINISHED, Row, table
 
 INTRODUCTION = """# Published results, reproduced
 
@@ -25,7 +25,7 @@ def page(folder: Path) -> str:
     for name in STUDIES:
         path = folder / f"{name}.json"
         found = json.loads(path.read_text()) if path.exists() else {"rows": []}
-        if found["rows"]:  # a run that was stopped has parts, but no rows yet
+        if found["rows"]:  # one that has only begun has parts, but no rows yet
             parts.append(section(found))
     return "\n".join(parts)
 
@@ -39,6 +39,7 @@ def section(found: dict[str, Any]) -> str:
         f"{found['reference']} `posterity reproduce {found['study']}`, {minutes:.0f} minutes on two cores.",
         "",
         table(rows),
+        *([] if found["finished"] else [UNFINISHED]),
         *(sentence(row) for row in rows if needs_a_word(row)),
     ]
     lines += [f"\n![{found['title']}](pictures/{name})" for name in found["pictures"]]

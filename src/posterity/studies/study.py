@@ -1,9 +1,9 @@
 """What every reproduced experiment shares: three sizes of a run, parts that are computed once, and what is written.
 
-A study is a function of a `Record` that returns rows: our numbers beside the published ones. It computes in parts,
+A study is a function of a `Record` that yields rows: our numbers beside the published ones. It computes in parts,
 `record.once(key, function)`; each part is written to disk as soon as it is known, so that a run of hours that was
-stopped goes on where it was. `reproduce` writes NAME.json (settings, every number, versions), NAME.md (the table) and
-the pictures.
+stopped has a table of what it found, and goes on where it was. `reproduce` writes NAME.json (settings, every number,
+versions), NAME.md (the table) and the pictures.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from posterity.posterior import installed_versions
 Size = Literal["full", "quick", "tiny"]
 SIZES: tuple[Size, ...] = ("full", "quick", "tiny")
 NUM_PROCESSES = 2
+UNFINISHED = "\nThis run was stopped before its end: rows are missing. The same command goes on with it.\n"
 
 # Each is a module of this package with TITLE, REFERENCE, settings(size) and run(record) -> rows.
 STUDIES = {
@@ -71,7 +72,9 @@ class Record:
         self.size: Size = size
         self.stem = name if size == "full" else f"{name}-{size}"
         self.parts: dict[str, Any] = {}
+        self.rows: list[Row] = []
         self.pictures: list[str] = []
+        self.finished = False
         if self.path.exists():
             before = json.loads(self.path.read_text())
             if before["settings"] == json.loads(json.dumps(settings)):
@@ -124,8 +127,8 @@ class Record:
         if name not in self.pictures:
             self.pictures.append(name)
 
-    def write(self, rows: Sequence[Row] = ()) -> None:
-        """The JSON file; whole or not at all."""
+    def write(self) -> None:
+        """The JSON file, whole or not at all, and the table of the rows so far."""
         study = find(self.name)
         document = {
             "study": self.name,
@@ -135,7 +138,8 @@ class Record:
             "settings": self.settings,
             "versions": installed_versions(),
             "seconds": round(sum(part["seconds"] for part in self.parts.values()), 1),
-            "rows": [row._asdict() for row in rows],
+            "finished": self.finished,
+            "rows": [row._asdict() for row in self.rows],
             "pictures": self.pictures,
             "parts": self.parts,
         }
@@ -143,6 +147,9 @@ class Record:
         waiting = self.path.with_suffix(".json.part")
         waiting.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
         waiting.replace(self.path)
+        if self.rows:
+            heading = f"# {study.TITLE}\n\n{study.REFERENCE}\n\n"
+            self.path.with_suffix(".md").write_text(heading + table(self.rows) + ("" if self.finished else UNFINISHED))
 
 
 def find(name: str) -> Any:
@@ -154,10 +161,12 @@ def reproduce(name: str, size: Size = "full", folder: str | Path = "results") ->
     """Run a study, or what is left of it, and write its numbers, its table and its pictures."""
     study = find(name)
     record = Record(name, size, Path(folder), study.settings(size))
-    rows = list(study.run(record))
-    record.write(rows)
-    record.path.with_suffix(".md").write_text(f"# {study.TITLE}\n\n{study.REFERENCE}\n\n{table(rows)}")
-    return rows
+    for row in study.run(record):
+        record.rows.append(row)
+        record.write()
+    record.finished = True
+    record.write()
+    return record.rows
 
 
 def table(rows: Sequence[Row]) -> str:
