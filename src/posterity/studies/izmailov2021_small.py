@@ -26,7 +26,14 @@ PARTS = {"uci": izmailov2021_uci, "toy": izmailov2021_toy, "digits": izmailov202
 
 
 def settings(size: Size) -> dict[str, Any]:
-    uci = {"prior_scales": [0.3, 0.5], "splits": 5, "draws": 150, "map_steps": 3000, "max_leapfrog": 5000}
+    uci = {
+        "prior_scales": [0.3, 0.5],
+        "prior_draws": 50,
+        "splits": 5,
+        "draws": 120,
+        "map_steps": 3000,
+        "max_leapfrog": 1000,
+    }
     digits = {"rows": 1000, "test_rows": 2000, "draws": 150, "burn_in": 75, "max_leapfrog": 500, "effort": 1.0}
     if size == "full":
         return {
@@ -35,7 +42,7 @@ def settings(size: Size) -> dict[str, Any]:
             "digits": {**digits, "methods": ALL},
         }
     if size == "quick":
-        small = {"prior_scales": [0.5], "splits": 2, "draws": 20, "map_steps": 1000, "max_leapfrog": 200}
+        small = uci | {"prior_scales": [0.5], "splits": 2, "draws": 50, "map_steps": 1000, "max_leapfrog": 200}
         few = {"rows": 200, "test_rows": 500, "draws": 40, "burn_in": 30, "max_leapfrog": 200, "effort": 0.1}
         return {
             "uci": {"sets": ["yacht"], **small},
