@@ -172,15 +172,20 @@ class Run(NamedTuple):
     def method(self, name: str) -> Method:
         return table_method(name, len(self.prepared.train[1]), effort=self.effort)
 
-    def compile(self, name: str) -> None:
-        """Run a method for a moment, so that the time it is given later is not spent on compiling its programs."""
+    def compile(self, name: str) -> float:
+        """Run a method for a moment, so that the time it is given later is not spent on compiling its programs.
+
+        Returns the seconds this took.
+        """
+        began = time.perf_counter()
         method, model, rows = self.method(name), self.prepared.model(name), self.prepared.train
         if not method.anytime:  # it would run to its end
-            return
+            return 0.0
         # A moment is too short for chains to come off their start: that is for the true run to judge.
         with suppress(RuntimeError, ArithmeticError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fit(model, method, rows, seed=self.seed, budget=MOMENT, progress=False)
+        return time.perf_counter() - began
 
     def fit(self, name: str, budget: float | None = None) -> Posterior:
         """Fit a method, or go on with it where the store holds a run."""
@@ -226,7 +231,8 @@ def compare(
         task: "regression" or "classification"; by default as the target looks.
         test_share: Of the rows, to test on.
         seed: Of the split and of every method.
-        budget: Seconds for all methods together; each gets its part, and what it leaves goes to those after it.
+        budget: Seconds for all methods together; each gets its part, and what it leaves goes to those after it. The
+            compiling of programs comes on top: where it counted, nothing was left for the last, who is the referee.
         effort: Scales the number of steps of every method.
         folder: Keeps each method's run in a folder of its name; what is there already is resumed or read.
         remarks: Sentences on how the table was read, to go along.
@@ -277,7 +283,7 @@ def _fit_all(
         try:
             if deadline is not None:
                 if not one.is_begun:
-                    one.compile(name)
+                    deadline += one.compile(name)
                 share = _share(methods[number:], deadline - time.perf_counter())
             posteriors[name] = one.fit(name, share)
         except (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
