@@ -1,5 +1,6 @@
 """Comparisons: the split, distances from a referee, calibration, the sharing of a budget, and the verdict."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -81,6 +82,23 @@ def test_a_budget_is_shared_and_what_is_left_goes_on():
     assert comparison._share(["map"], 60.0) == 60.0
     assert comparison._share(["map", "hmc"], 55.0) == pytest.approx(15.0)
     assert comparison._share(["map", "hmc"], -5.0) > 0
+
+
+def test_compiling_does_not_eat_the_budget(monkeypatch):
+    """Methods that take no time of their own: each must find the whole budget left, however long compiling takes."""
+    shares, said = {}, []
+
+    def fit(self, name, budget):
+        shares[name] = budget
+        raise RuntimeError("not fitted")
+
+    monkeypatch.setattr(comparison.Run, "compile", lambda self, name: time.sleep(0.6))
+    monkeypatch.setattr(comparison.Run, "fit", fit)
+    _, failures = comparison._fit_all(comparison.Run(None, "y", "table"), ["map", "laplace", "hmc"], 5.0, said.append)
+    assert len(failures) == 3
+    for number, name in enumerate(shares):
+        assert shares[name] == pytest.approx(comparison._share(list(shares)[number:], 5.0), abs=0.2)
+    assert said[-1] == "Compiling took 2 s on top of the budget."
 
 
 def _prior(shift=0.0, num_draws=50):

@@ -172,20 +172,15 @@ class Run(NamedTuple):
     def method(self, name: str) -> Method:
         return table_method(name, len(self.prepared.train[1]), effort=self.effort)
 
-    def compile(self, name: str) -> float:
-        """Run a method for a moment, so that the time it is given later is not spent on compiling its programs.
-
-        Returns the seconds this took.
-        """
-        began = time.perf_counter()
+    def compile(self, name: str) -> None:
+        """Run a method for a moment, so that the time it is given later is not spent on compiling its programs."""
         method, model, rows = self.method(name), self.prepared.model(name), self.prepared.train
         if not method.anytime:  # it would run to its end
-            return 0.0
+            return
         # A moment is too short for chains to come off their start: that is for the true run to judge.
         with suppress(RuntimeError, ArithmeticError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             fit(model, method, rows, seed=self.seed, budget=MOMENT, progress=False)
-        return time.perf_counter() - began
 
     def fit(self, name: str, budget: float | None = None) -> Posterior:
         """Fit a method, or go on with it where the store holds a run."""
@@ -274,7 +269,7 @@ def _fit_all(
     run: Run, methods: Sequence[str], budget: float | None, say: Callable[[str], None]
 ) -> tuple[dict[str, Posterior], dict[str, str]]:
     """Every method in turn. One that fails is reported and does not stop the others."""
-    deadline = None if budget is None else time.perf_counter() + budget
+    deadline, compiling = None if budget is None else time.perf_counter() + budget, 0.0
     posteriors: dict[str, Posterior] = {}
     failures: dict[str, str] = {}
     for number, name in enumerate(methods):
@@ -283,8 +278,10 @@ def _fit_all(
         try:
             if deadline is not None:
                 if not one.is_begun:
-                    deadline += one.compile(name)
-                share = _share(methods[number:], deadline - time.perf_counter())
+                    began = time.perf_counter()
+                    one.compile(name)
+                    compiling += time.perf_counter() - began
+                share = _share(methods[number:], deadline + compiling - time.perf_counter())
             posteriors[name] = one.fit(name, share)
         except (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
             told = "" if share is None else f" It had {share:.1f} s of the budget."
@@ -294,6 +291,8 @@ def _fit_all(
         receipt = posteriors[name].receipt
         told = "" if share is None else f" of {share:.1f} s"
         say(f"  {receipt.seconds:.1f} s{told}" + "".join(f"; {note}" for note in receipt.notes))
+    if compiling > 1:
+        say(f"Compiling took {compiling:.0f} s on top of the budget.")
     return posteriors, failures
 
 

@@ -107,9 +107,9 @@ def curve() -> Chapter:
     model = _network()
     several = list(_growing(*wave(SIZES[-1], seed=0)))
     points = [fit(model, MLE(**STEPS), data) for data in several]
-    posteriors = [wave_by_hmc(), *(fit(model, SAMPLER, data) for data in reversed(several[:-1]))]  # one program
-    fits = zip(reversed(posteriors), points, several, strict=True)
-    panels = [_against_point(posterior, point, data, (-3, 3)) for posterior, point, data in fits]
+    all_rows = wave_by_hmc()  # first: whichever chapter compiles its program, the smaller sizes take it too
+    posteriors = [*(fit(model, SAMPLER, data) for data in several[:-1]), all_rows]
+    panels = [_against_point(*one, (-3, 3)) for one in zip(posteriors, points, several, strict=True)]
 
     def write(page: Page) -> None:
         page.section(

@@ -95,8 +95,7 @@ def table_prior(task: Task, prior: Any = None, *, num_hidden: int = len(DEFAULT_
     if prior is not None and not isinstance(prior, int | float):
         return make_prior(prior)
     if prior is None and task == "classification":
-        layers = {f"layer_{num_hidden}/*": Normal(0.0, LOGIT_SCALE), "*": Normal(0.0, 1.0)}
-        return make_prior(layers if num_hidden else Normal(0.0, LOGIT_SCALE), fan_in=True)
+        return make_prior({f"layer_{num_hidden}/*": Normal(0.0, LOGIT_SCALE), "*": Normal(0.0, 1.0)}, fan_in=True)
     return make_prior(Normal(0.0, 1.0 if prior is None else float(prior)), fan_in=True)
 
 
