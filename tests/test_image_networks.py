@@ -116,6 +116,18 @@ def test_images_may_lack_the_axis_of_channels():
         LENET.apply(params, DIGITS.reshape(12, -1))
 
 
+def test_unknown_tokens_are_refused_in_words():
+    model = Model(cnn_lstm(vocabulary=30, embedding=3, filters=4, units=5), Categorical(2), Normal(0.0, 1.0))
+    labels = np.arange(len(TEXTS)) % 2
+    beyond = np.array(TEXTS)
+    beyond[0, 0] = 30
+    with pytest.raises(ValueError, match=r"token ids from .* to 30; .* 0 to 29. Say cnn_lstm\(vocabulary=31\)"):
+        fit(model, MAP(num_steps=2), (beyond, labels), progress=False)
+    posterior = fit(model, MAP(num_steps=2), (TEXTS, labels), progress=False)
+    with pytest.raises(ValueError, match="this network knows 0 to 29"):
+        posterior.predict(beyond)
+
+
 def test_a_token_beyond_the_vocabulary_is_not_hidden():
     network, x, _ = NETWORKS["cnn_lstm"]
     params = network.init(jax.random.key(0), x)

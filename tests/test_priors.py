@@ -1,5 +1,7 @@
 """Priors: log densities by hand, patterns, fan-in scaling, sampling."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -54,7 +56,23 @@ def test_fan_in_divides_the_scale_of_matrices():
 def test_scale_mixture_is_blundells():
     w = np.array([0.0, 0.01, 1.5])
     expected = np.log(0.25 * stats.norm.pdf(w, 0, 1) + 0.75 * stats.norm.pdf(w, 0, np.exp(-6)))
-    np.testing.assert_allclose(scale_mixture(0.25, 1.0, np.exp(-6)).log_prob(w), expected, rtol=1e-5)
+    mixture = scale_mixture(0.25, 1.0, np.exp(-6))
+    np.testing.assert_allclose(mixture.log_prob(w), expected, rtol=1e-5)
+    np.testing.assert_allclose(prior(mixture).log_probs({"w": jnp.asarray(w)})["w"], expected, rtol=1e-5)
+    stretched = dataclasses.replace(prior(mixture), scale=2.0).log_probs({"w": jnp.asarray(2 * w)})["w"]
+    np.testing.assert_allclose(stretched, expected - np.log(2), rtol=1e-5)
+
+
+def test_a_mixture_of_any_family_is_a_prior():
+    w = np.array([-2.0, 0.0, 40.0])  # far out in both tails, where a density itself is 0 in float32
+    parts = dist.Laplace(jnp.array([-1.0, 0.0, 1.0]), jnp.array([0.1, 1.0, 0.2]))
+    mixture = dist.MixtureSameFamily(dist.Categorical(probs=jnp.array([0.2, 0.3, 0.5])), parts)
+    terms = [
+        np.log(share) + stats.laplace.logpdf(w, mean, scale)
+        for share, mean, scale in ((0.2, -1, 0.1), (0.3, 0, 1), (0.5, 1, 0.2))
+    ]
+    expected = np.logaddexp.reduce(terms)
+    np.testing.assert_allclose(prior(mixture).log_probs({"w": jnp.asarray(w)})["w"], expected, rtol=1e-5)
 
 
 @pytest.mark.parametrize(

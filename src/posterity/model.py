@@ -71,6 +71,11 @@ class Model:
             distributions=(*own.values(), *self.prior.distributions),
         )
 
+    def check_inputs(self, x: Any) -> None:
+        """Refuse values that a built-in network cannot read, such as unknown token ids."""
+        if isinstance(self.network, BuiltIn):
+            self.network.check_inputs(x)
+
     def init(self, key: Key, x: Any) -> Params:
         """Weights to start from: the network's own initialisation."""
         params = {"network": self.network.init(key, x)}

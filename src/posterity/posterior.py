@@ -219,6 +219,7 @@ class Posterior:
         wanted = jax.tree.map(lambda leaf: leaf.shape[1:], self.inputs)
         if got != wanted:
             raise ValueError(f"x has rows of shape {got}; the model was trained on rows of shape {wanted}.")
+        self.model.check_inputs(inputs)
 
 
 def posterior_parts(posterior: Posterior, writer: Writer) -> dict[str, Any]:

@@ -7,8 +7,10 @@ patterns to distributions, the first match counting: `{"*bias": Flat(), "layer_0
 from __future__ import annotations
 
 import fnmatch
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import Any
 
 import jax
@@ -84,7 +86,7 @@ class Prior:
             if isinstance(distribution, Flat | Fixed):
                 return jnp.zeros_like(weight)
             factor = self.factor(name, weight.shape, fan_in_axis)
-            return distribution.log_prob(weight / factor) - jnp.log(factor)
+            return _log_density(distribution, weight / factor) - jnp.log(factor)
 
         return tree.map_with_path(leaf, params)
 
@@ -172,6 +174,17 @@ def _check(pattern: str, value: Any) -> None:
     variance = np.asarray(value.variance)
     if (variance <= 0).any():
         raise ValueError(f"The prior of {pattern!r} has zero width; say Fixed() to hold weights at their start.")
+
+
+def _log_density(distribution: Any, weight: Array) -> Array:
+    """A mixture one component after the other: side by side, as in numpyro, they take six times as long."""
+    if not isinstance(distribution, dist.MixtureSameFamily):
+        return distribution.log_prob(weight)
+    mixing: Any = distribution.mixing_distribution
+    shares = jnp.log(mixing.probs)
+    components = [jax.tree.map(itemgetter(i), distribution.component_distribution) for i in range(shares.size)]
+    parts = [share + component.log_prob(weight) for share, component in zip(shares, components, strict=True)]
+    return functools.reduce(jnp.logaddexp, parts)
 
 
 def _describe(distribution: Any) -> str:

@@ -62,6 +62,7 @@ def _given_weights(model: Model, start: Params, x: Any, num_chains: int) -> Para
 
 def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> None:
     """Outputs must fit the likelihood, and what it describes must fit the targets."""
+    model.check_inputs(rows.x)
     x = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
     bound = model.bind(fixed)
     wanted = model.likelihood.num_outputs

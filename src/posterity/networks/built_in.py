@@ -47,6 +47,9 @@ class BuiltIn:
             raise ValueError(f"This {name} has no num_outputs yet: put it into a Model, or say num_outputs=10.")
         return self.num_outputs
 
+    def check_inputs(self, x: Any) -> None:
+        """Refuse values that the network cannot read, before a run meets them."""
+
     def rate_before(self, path: str) -> float:
         """The probability to drop an input of the weight with this path."""
         del path

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from posterity.networks.built_in import BuiltIn, check_counts, check_rate, dense, drop_channels, init_layer
 from posterity.types import Array, Key, Params
@@ -56,6 +58,14 @@ class CNNLSTM(BuiltIn):
         pooled = features[:, : steps * self.pool].reshape(-1, steps, self.pool, self.filters).max(2)
         pooled = drop_channels(key_inputs, pooled, self.dropout)
         return dense(params["head"], drop_channels(key_state, last_state(params["lstm"], pooled), self.dropout))
+
+    def check_inputs(self, x: Any) -> None:
+        low, high = np.min(x), np.max(x)
+        if low < 0 or high >= self.vocabulary:
+            raise ValueError(
+                f"x has token ids from {low:g} to {high:g}; this network knows 0 to {self.vocabulary - 1}. Say "
+                f"cnn_lstm(vocabulary={int(high) + 1}), or give rare tokens the id of 'unknown'."
+            )
 
     def rate_before(self, path: str) -> float:
         return self.dropout if path in ("lstm/input", "head") else 0.0

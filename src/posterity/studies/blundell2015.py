@@ -2,7 +2,7 @@
 
 MNIST: two hidden layers of 400 ReLU units, pixels / 126, the first 50,000 rows to learn from, the last 10,000 of the
 training rows to choose settings by. The paper takes 600 epochs of SGD; here Adam with a rate that falls along a cosine
-needs far fewer, which are in the settings. A run is stored as it goes, so one that was stopped goes on.
+needs far fewer, which are in the settings.
 
 Curve: y = x + 0.3 sin(2 pi (x + e)) + 0.3 sin(4 pi (x + e)) + e with x in [0, 0.5], and 0.02 read as the standard
 deviation of e. Bandit: see bandit.py.
@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import shutil
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
@@ -33,7 +31,6 @@ from posterity import (
     Posterior,
     fit,
     mlp,
-    resume,
     scale_mixture,
 )
 from posterity.data import Loaded, load
@@ -43,7 +40,6 @@ from posterity.inference.descent import Descent
 from posterity.plots.style import DATA, IGNORANCE, LINE, name_axes, style
 from posterity.priors import Flat
 from posterity.pruning import prune
-from posterity.store import MANIFEST, Reader
 from posterity.studies import bandit
 from posterity.studies.study import Record, Row, Size
 
@@ -151,36 +147,41 @@ class Training(NamedTuple):
 
 def digits(record: Record) -> list[Row]:
     """Table 1 for 400 units, and Table 2."""
-    chosen, data = record.settings["mnist"], load("mnist")
-    found = {}
-    for name in chosen["methods"]:
-        training = Training(name, _best_prior(record, name, data), chosen["epochs"][name])
-        found[name] = _once(record, f"mnist/{name}", training, data, _test)
+    chosen = record.settings["mnist"]
+    trainings = [Training(name, _best_prior(record, name), chosen["epochs"][name]) for name in chosen["methods"]]
+    jobs = {f"mnist/{one.name}": (one, chosen) for one in reversed(trainings)}  # the longest first
+    trained = record.each(jobs, train_and_test)
+    found = {name: trained[f"mnist/{name}"] for name in chosen["methods"]}
     return [*_table_1(found, chosen), *_comparison(found, chosen), *_table_2(found["mixture"], chosen)]
 
 
-def _best_prior(record: Record, name: str, data: Loaded) -> dict[str, float]:
+def _best_prior(record: Record, name: str) -> dict[str, float]:
     """The candidate with the fewest wrong answers on validation rows, after a short training; a single one as it is."""
     chosen = record.settings["mnist"]
     candidates = chosen["priors"].get(name, [{}])
     if len(candidates) == 1:
         return candidates[0]
     trainings = [Training(name, candidate, chosen["choosing_epochs"]) for candidate in candidates]
-    found = [_once(record, f"mnist/{one.label}", one, data, _validate) for one in trainings]
-    return candidates[int(np.argmin([one["validation_error"] for one in found]))]
+    found = record.each({f"mnist/{one.label}": (one, chosen) for one in trainings}, train_and_validate)
+    errors = [found[f"mnist/{one.label}"]["validation_error"] for one in trainings]
+    return candidates[int(np.argmin(errors))]
 
 
-def _once(record: Record, key: str, training: Training, data: Loaded, look: Any) -> dict[str, Any]:
-    """What `look` finds in the trained network; a training that was stopped goes on, and leaves nothing behind."""
-    chosen = record.settings["mnist"]
-    folder = record.folder / f"{record.stem}-{training.label}.store"
+def train_and_validate(training: Training, chosen: dict[str, Any]) -> dict[str, Any]:
+    data = load("mnist")
+    return _validate(_train(training, data, chosen), training, data, chosen)
 
-    def compute() -> dict[str, Any]:
-        rows = _pixels(data.x_train[: chosen["rows"]], chosen), data.y_train[: chosen["rows"]]
-        return look(_trained(training, rows, folder, chosen), training, data, chosen)
 
-    found = record.once(key, compute)
-    shutil.rmtree(folder, ignore_errors=True)  # only now that the numbers are kept
+def train_and_test(training: Training, chosen: dict[str, Any]) -> dict[str, Any]:
+    data = load("mnist")
+    posterior = _train(training, data, chosen)
+    count, draws = chosen["test_rows"], training.num_draws(chosen)
+    rows = _pixels(data.x_test[:count], chosen), data.y_test[:count]
+    wrong, wrong_of_mean = _wrong(posterior, *rows, draws), _wrong(_at_mean(posterior), *rows, 1)
+    errors = {"error": 100 * len(wrong) / count, "error_of_mean_weights": 100 * len(wrong_of_mean) / count}
+    found = {**errors, **_validate(posterior, training, data, chosen), "wrong": wrong}
+    if training.name == "mixture":
+        found["wrong_pruned"] = {f"{share:g}": _wrong(prune(posterior, share), *rows, draws) for share in SHARES}
     return found
 
 
@@ -196,15 +197,9 @@ def _validate(posterior: Posterior, training: Training, data: Loaded, chosen: di
     }
 
 
-def _test(posterior: Posterior, training: Training, data: Loaded, chosen: dict[str, Any]) -> dict[str, Any]:
-    count, draws = chosen["test_rows"], training.num_draws(chosen)
-    rows = _pixels(data.x_test[:count], chosen), data.y_test[:count]
-    wrong, wrong_of_mean = _wrong(posterior, *rows, draws), _wrong(_at_mean(posterior), *rows, 1)
-    errors = {"error": 100 * len(wrong) / count, "error_of_mean_weights": 100 * len(wrong_of_mean) / count}
-    found = {**errors, **_validate(posterior, training, data, chosen), "wrong": wrong}
-    if training.name == "mixture":
-        found["wrong_pruned"] = {f"{share:g}": _wrong(prune(posterior, share), *rows, draws) for share in SHARES}
-    return found
+def _train(training: Training, data: Loaded, chosen: dict[str, Any]) -> Posterior:
+    rows = _pixels(data.x_train[: chosen["rows"]], chosen), data.y_train[: chosen["rows"]]
+    return fit(_model(training, chosen), _method(training, chosen), rows, seed=chosen["seed"], progress=False)
 
 
 def _model(training: Training, chosen: dict[str, Any]) -> Model:
@@ -228,19 +223,6 @@ def _method(training: Training, chosen: dict[str, Any]) -> Descent:
     if training.name == "dropout":
         return MCDropout(**common)
     return BayesByBackprop(**common, initial_scale=chosen["initial_scale"])
-
-
-def _trained(training: Training, rows: Any, folder: Path, chosen: dict[str, Any]) -> Posterior:
-    """Fitted, or the same training in this folder finished."""
-    model, method = _model(training, chosen), _method(training, chosen)
-    # Ctrl-C then leaves an unfinished store, to be gone on with, instead of a posterior that ended early.
-    object.__setattr__(method, "anytime", False)
-    described = {"settings": chosen, **training._asdict()}
-    if (folder / MANIFEST).exists():
-        if Reader(folder).body["run"]["metadata"] == described:
-            return resume(folder, model, method=method)
-        shutil.rmtree(folder)
-    return fit(model, method, rows, seed=chosen["seed"], store=folder, metadata=described)
 
 
 def _pixels(images: np.ndarray, chosen: dict[str, Any]) -> np.ndarray:

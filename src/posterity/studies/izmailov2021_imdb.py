@@ -9,7 +9,6 @@ end within three hours on two cores. Learning rates are per datum: their steps, 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import jax
@@ -117,9 +116,9 @@ def run(record: Record) -> Iterator[Row]:
     chosen = record.settings
     if record.size != "tiny":
         yield from _reference_rows(record)
-    for name in chosen["epochs"]:
-        found = record.once(name, partial(run_method, name, chosen))
-        yield from _rows(name, found, f"{chosen['epochs'][name]} epochs")
+    found = record.each({name: (name, chosen) for name in chosen["epochs"]}, run_method)
+    for name, epochs in chosen["epochs"].items():
+        yield from _rows(name, found[name], f"{epochs} epochs")
 
 
 def run_method(name: str, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -7,8 +7,8 @@ per pixel (kendall2017_pixels).
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -41,11 +41,10 @@ def settings(size: Size) -> dict[str, Any]:
 def run(record: Record) -> Iterator[Row]:
     chosen = record.settings["tables"]
     for task, compute in (("regression", regression), ("classes", classes)):
+        both = list(itertools.product(chosen["methods"], chosen["rows"]))
+        parts = record.each({f"{task}/{name}/{count}": (name, count, chosen) for name, count in both}, compute)
         for method in chosen["methods"]:
-            found = {
-                count: record.once(f"{task}/{method}/{count}", partial(compute, method, count, chosen))
-                for count in chosen["rows"]
-            }
+            found = {count: parts[f"{task}/{method}/{count}"] for count in chosen["rows"]}
             yield from _rows(f"{task}, {NAMES[method]}", method, found)
         record.picture(task, _picture(record, task, chosen))
     yield from pixels.run(record)

@@ -8,8 +8,9 @@ training: the ignorance there should be larger than on digits that were seen.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from posterity import prior as make_prior
 from posterity.data import load
 from posterity.networks import unet
 from posterity.prediction import Prediction
-from posterity.studies.study import Record, Row, Size
+from posterity.studies.study import Record, Row, Size, save_picture
 
 SIDE = 48
 UNSEEN, CONFUSED, TAKEN_FOR = 7, 3, 8
@@ -32,7 +33,7 @@ TASKS = ["segmentation", "depth"]
 SIZES: dict[Size, dict[str, Any]] = {
     "full": {
         "images": [500, 4000],
-        "steps": 4000,
+        "steps": 1500,
         "test_images": 200,
         "passes": 50,
         "width": 16,
@@ -46,11 +47,13 @@ SIZES: dict[Size, dict[str, Any]] = {
 
 def run(record: Record) -> Iterator[Row]:
     chosen = record.settings["pixels"]
+    jobs = {
+        f"pixels/{task}/{count}": (task, count, chosen, record.folder / f"{record.stem}-{task}-{count}.png")
+        for task, count in itertools.product(chosen["tasks"], chosen["images"])
+    }
+    parts = record.each(jobs, run_task)
     for task in chosen["tasks"]:
-        found = {
-            count: record.once(f"pixels/{task}/{count}", partial(run_task, record, task, count, chosen))
-            for count in chosen["images"]
-        }
+        found = {count: parts[f"pixels/{task}/{count}"] for count in chosen["images"]}
         for part in found.values():
             record.keep_picture(part["picture"])
         yield from _rows(task, found)
@@ -83,7 +86,7 @@ def compose(count: int, train: bool, seed: int = 0) -> dict[str, np.ndarray]:
     return {"image": image.astype(np.float32), "segmentation": label, "depth": depth, "shown": shown}
 
 
-def run_task(record: Record, task: str, count: int, chosen: dict[str, Any]) -> dict[str, Any]:
+def run_task(task: str, count: int, chosen: dict[str, Any], picture: Path) -> dict[str, Any]:
     train, test = compose(count, train=True), compose(chosen["test_images"], train=False)
     likelihood = Categorical(11) if task == "segmentation" else HeteroscedasticGaussian(0.01)
     model = Model(
@@ -98,7 +101,7 @@ def run_task(record: Record, task: str, count: int, chosen: dict[str, Any]) -> d
     )
     posterior = fit(model, method, (train["image"], train[task]), seed=0, progress=False)
     prediction = posterior.predict(test["image"], num_draws=chosen["passes"])
-    record.picture(f"{task}-{count}", _picture(task, test, prediction))
+    save_picture(_picture(task, test, prediction), picture)
     noise, ignorance, shown = prediction.aleatoric, prediction.epistemic, test["shown"]
     seen = (shown != BACKGROUND) & (shown != UNSEEN)
     if task == "segmentation":
@@ -115,7 +118,7 @@ def run_task(record: Record, task: str, count: int, chosen: dict[str, Any]) -> d
         "noise elsewhere": float(noise[quiet].mean()),
         "ignorance where unseen": float(ignorance[shown == UNSEEN].mean()) if (shown == UNSEEN).any() else 0.0,
         "ignorance where seen": float(ignorance[seen].mean()),
-        "picture": f"{record.stem}-{task}-{count}.png",
+        "picture": picture.name,
     }
 
 

@@ -8,7 +8,6 @@ MILE need all rows at every step and are left out at 60,000 of them; izmailov202
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -113,8 +112,9 @@ def build(chosen: dict[str, Any], method: str) -> Model:
 
 def run(record: Record) -> Iterator[Row]:
     chosen = record.settings
+    found = record.each({name: (name, chosen) for name in chosen["methods"]}, run_method)
     for name in chosen["methods"]:
-        yield from _rows(name, record.once(name, partial(run_method, name, chosen)))
+        yield from _rows(name, found[name])
 
 
 def run_method(name: str, chosen: dict[str, Any]) -> dict[str, Any]:

@@ -11,22 +11,23 @@ from __future__ import annotations
 import importlib
 import json
 import math
+import os
 import sys
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import jax
 import numpy as np
 
 from posterity.posterior import installed_versions
 
 Size = Literal["full", "quick", "tiny"]
 SIZES: tuple[Size, ...] = ("full", "quick", "tiny")
-NUM_PROCESSES = 2
 UNFINISHED = "\nThis run was stopped before its end: rows are missing. The same command goes on with it.\n"
 
 # Each is a module of this package with TITLE, REFERENCE, settings(size) and run(record) -> rows.
@@ -87,28 +88,34 @@ class Record:
     def once(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The part of this name: as an earlier run left it, or computed now and kept."""
         if key not in self.parts:
-            began = time.perf_counter()
-            found = compute()
-            self.parts[key] = {**found, "seconds": round(time.perf_counter() - began, 2)}
-            self.say(f"{key}: {_brief(found)} ({self.parts[key]['seconds']:.0f} s)")
-            self.write()
+            self._keep(key, _timed(compute))
         return self.parts[key]
 
     def each(self, jobs: dict[str, tuple[Any, ...]], compute: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-        """The part compute(*arguments) of every key, two at a time in processes of their own.
+        """The part compute(*arguments) of every key, in processes that have a core each.
 
-        A small network trains on one core. A tiny run stays in this process, which has its programs compiled.
+        A network trains on one core, or gains little from a second one. A tiny run stays in this process, which has
+        its programs compiled.
         """
         missing = {key: arguments for key, arguments in jobs.items() if key not in self.parts}
         if self.size == "tiny":
             for key, arguments in missing.items():
                 self.once(key, partial(compute, *arguments))
         elif missing:
-            with ProcessPoolExecutor(NUM_PROCESSES, mp_context=get_context("spawn")) as pool:
-                waiting = {key: pool.submit(compute, *arguments) for key, arguments in missing.items()}
-                for key, job in waiting.items():
-                    self.once(key, job.result)
+            with _a_process_a_core() as pool:
+                waiting = {pool.submit(_timed, compute, *arguments): key for key, arguments in missing.items()}
+                try:
+                    for job in as_completed(waiting):
+                        self._keep(waiting[job], job.result())
+                except BaseException:
+                    pool.shutdown(cancel_futures=True)
+                    raise
         return {key: self.parts[key] for key in jobs}
+
+    def _keep(self, key: str, found: dict[str, Any]) -> None:
+        self.parts[key] = found
+        self.say(f"{key}: {_brief(found)}")
+        self.write()
 
     def say(self, text: str) -> None:
         sys.stderr.write(f"{self.name} {text}\n")
@@ -117,8 +124,7 @@ class Record:
     def picture(self, label: str, figure: Any) -> Path:
         """Keep a matplotlib figure beside the numbers."""
         path = self.folder / f"{self.stem}-{label}.png"
-        self.folder.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110)
+        save_picture(figure, path)
         self.keep_picture(path.name)
         return path
 
@@ -145,11 +151,49 @@ class Record:
         }
         self.folder.mkdir(parents=True, exist_ok=True)
         waiting = self.path.with_suffix(".json.part")
-        waiting.write_text(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
+        waiting.write_text(_json(document) + "\n")
         waiting.replace(self.path)
         if self.rows:
             heading = f"# {study.TITLE}\n\n{study.REFERENCE}\n\n"
             self.path.with_suffix(".md").write_text(heading + table(self.rows) + ("" if self.finished else UNFINISHED))
+
+
+def _json(value: Any, depth: int = 0) -> str:
+    """One line for each entry, and one for a whole list of plain values: some have ten thousand."""
+    inside, outside = "\n" + " " * (depth + 1), "\n" + " " * depth
+    if isinstance(value, dict) and value:
+        entries = (f"{json.dumps(name)}: {_json(item, depth + 1)}" for name, item in value.items())
+        return "{" + inside + f",{inside}".join(entries) + outside + "}"
+    if isinstance(value, list | tuple) and any(isinstance(item, dict | list | tuple) for item in value):
+        return "[" + inside + f",{inside}".join(_json(item, depth + 1) for item in value) + outside + "]"
+    return json.dumps(value, ensure_ascii=False)
+
+
+def save_picture(figure: Any, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, dpi=110)
+
+
+def _timed(compute: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
+    began = time.perf_counter()
+    found = compute(*arguments)
+    return {**found, "seconds": round(time.perf_counter() - began, 2)}
+
+
+def _a_process_a_core() -> ProcessPoolExecutor:
+    context = get_context("spawn")
+    if not hasattr(os, "sched_setaffinity"):
+        return ProcessPoolExecutor(os.cpu_count(), context)
+    cores = sorted(os.sched_getaffinity(0))
+    free = context.Queue()
+    for core in cores:
+        free.put(core)
+    return ProcessPoolExecutor(len(cores), context, _take_a_core, (free,))
+
+
+def _take_a_core(free: Any) -> None:
+    os.sched_setaffinity(0, {free.get()})
+    jax.config.update("jax_num_cpu_devices", 1)  # importing this package has asked for a device on every core
 
 
 def find(name: str) -> Any:
