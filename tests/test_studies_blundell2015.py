@@ -1,7 +1,6 @@
-"""The study of Bayes by Backprop: what it writes, its arithmetic, a run that goes on, and the rules of the bandit."""
+"""The study of Bayes by Backprop: what it writes, its arithmetic, and the rules of the bandit."""
 
 import json
-import signal
 
 import jax
 import jax.numpy as jnp
@@ -10,9 +9,6 @@ import pytest
 from conftest import DATA
 
 from posterity import MLE, BayesByBackprop, Gaussian, Model, Normal, mlp
-from posterity.inference import checkpoint
-from posterity.inference.checkpoint import Checkpoint
-from posterity.store import Reader
 from posterity.studies import bandit, blundell2015
 from posterity.studies.study import reproduce
 
@@ -31,7 +27,6 @@ def test_tiny_run_writes_numbers_table_and_pictures(tmp_path, monkeypatch):
     assert {"mnist/sgd", "mnist/mixture", "curve/bayes", "bandit/thompson"} <= set(document["parts"])
     assert all((tmp_path / name).stat().st_size > 5_000 for name in document["pictures"])
     assert "| MNIST, maximum likelihood" in (tmp_path / "blundell2015-tiny.md").read_text()
-    assert not list(tmp_path.glob("*.store")), "stores are removed once the numbers are kept"
 
     mixture = document["parts"]["mnist/mixture"]
     assert mixture["error"] == pytest.approx(100 * len(mixture["wrong"]) / 500)
@@ -42,39 +37,6 @@ def test_tiny_run_writes_numbers_table_and_pictures(tmp_path, monkeypatch):
         assert document["parts"][f"mnist/{part}"]["error"] < 75, "nine in ten are wrong by chance"
     assert rows["MNIST, maximum likelihood: test error, %"].published == 1.83
     assert rows["Curve: epistemic sd far outside (x < -0.1 or x > 1) / inside the data"].ours > 1
-
-
-@pytest.mark.long
-def test_training_that_was_interrupted_goes_on(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(100, 784)).astype(np.float32)
-    rows = (x, rng.integers(0, 10, 100))
-    chosen = {**blundell2015.settings("tiny")["mnist"], "rows": 100, "hidden": [5]}
-
-    def trained(folder, epochs=40):
-        training = blundell2015.Training("mixture", chosen["priors"]["mixture"][0], epochs)
-        return blundell2015._trained(training, rows, tmp_path / folder, chosen)
-
-    whole = trained("whole")
-    save = Checkpoint.save
-
-    def save_and_interrupt(*arguments):
-        save(*arguments)
-        signal.raise_signal(signal.SIGINT)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(checkpoint, "SAVE_SECONDS", 0.0)
-        patch.setattr(Checkpoint, "save", save_and_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            trained("parts")
-    done = Reader(tmp_path / "parts").body["progress"]["num_steps"]
-    assert 0 < done < whole.receipt.num_steps == 80
-    parts = trained("parts")
-    assert parts.receipt.num_steps == 80
-    jax.tree.map(np.testing.assert_array_equal, parts.family.point(), whole.family.point())
-
-    other = trained("parts", epochs=20)
-    assert other.receipt.num_steps == 40, "a store of other settings is not gone on with"
 
 
 def test_errors_of_the_same_rows_are_compared_as_pairs():

@@ -1,8 +1,10 @@
 """Blundell et al. 2015, "Weight uncertainty in neural networks": MNIST, pruning, a regression curve, a bandit.
 
 MNIST: two hidden layers of 400 ReLU units, pixels / 126, the first 50,000 rows to learn from, the last 10,000 of the
-training rows to choose settings by. The paper takes 600 epochs of SGD; here Adam with a rate that falls along a cosine
-needs far fewer, which are in the settings.
+training rows to choose settings by. The paper takes 600 epochs of SGD; here SGD with momentum and a rate that falls
+along a cosine needs fewer, which are in the settings. The rate and the width that the posterior starts with were set by
+hand, on validation rows. The prior is the one whose network errs least on them with 75 % of its weights removed: one
+network serves both tables, and the weights of a prior too wide to hold them at zero cannot be removed.
 
 Curve: y = x + 0.3 sin(2 pi (x + e)) + 0.3 sin(4 pi (x + e)) + e with x in [0, 0.5], and 0.02 read as the standard
 deviation of e. Bandit: see bandit.py.
@@ -13,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -49,6 +52,7 @@ REFERENCE = "Blundell, Cornebise, Kavukcuoglu, Wierstra 2015, Weight uncertainty
 PUBLISHED = {"sgd": 1.83, "dropout": 1.51, "gaussian": 1.82, "mixture": 1.36}  # % of the test rows, Table 1
 PUBLISHED_PRUNED = {"0": 1.24, "0.5": 1.24, "0.75": 1.24, "0.95": 1.29, "0.98": 1.39}  # Table 2: 1200 units
 SHARES = tuple(map(float, PUBLISHED_PRUNED))  # of the weights that are removed
+CHOOSING_SHARE = 0.75
 TRAINING_ROWS = 50_000  # those after them are for choosing
 NAMES = {
     "sgd": "maximum likelihood",
@@ -66,19 +70,17 @@ def settings(size: Size) -> dict[str, Any]:
         "hidden": [400, 400],
         "pixels_divided_by": 126,
         "batch_size": 128,
-        "epochs": {"sgd": 100, "dropout": 200, "gaussian": 200, "mixture": 200},
-        "learning_rate": 1e-3,  # of Adam, to zero along a cosine
+        "epochs": {"sgd": 60, "dropout": 150, "gaussian": 120, "mixture": 120},
+        "learning_rate": 0.1,  # of SGD with momentum, to zero along a cosine
+        "momentum": 0.9,
         "dropout": {"input": 0.2, "hidden": 0.5},  # the paper does not say; as Hinton et al. 2012
-        # Tried for `choosing_epochs` each; the one of lowest validation error is trained in full.
+        # Tried for `choosing_epochs` each; the best on validation rows is trained in full.
         "priors": {
             "gaussian": [{"minus_log_sigma": number} for number in (0, 1, 2)],
-            "mixture": [
-                {"weight": weight, "minus_log_sigma_1": first, "minus_log_sigma_2": second}
-                for weight, first, second in ((0.75, 0, 8), (0.5, 0, 6), (0.5, 1, 6), (0.5, 2, 6), (0.25, 2, 6))
-            ],
+            "mixture": [{"weight": 0.5, "minus_log_sigma_1": number, "minus_log_sigma_2": 6} for number in (0, 1, 2)],
         },
-        "choosing_epochs": 20,
-        "initial_scale": 0.04,
+        "choosing_epochs": 12,
+        "initial_scale": 0.02,
         "draws": 100,
         "seed": 0,
     }
@@ -156,20 +158,22 @@ def digits(record: Record) -> list[Row]:
 
 
 def _best_prior(record: Record, name: str) -> dict[str, float]:
-    """The candidate with the fewest wrong answers on validation rows, after a short training; a single one as it is."""
+    """The candidate that errs least on validation rows once pruned, after a short training; a single one as it is."""
     chosen = record.settings["mnist"]
     candidates = chosen["priors"].get(name, [{}])
     if len(candidates) == 1:
         return candidates[0]
     trainings = [Training(name, candidate, chosen["choosing_epochs"]) for candidate in candidates]
     found = record.each({f"mnist/{one.label}": (one, chosen) for one in trainings}, train_and_validate)
-    errors = [found[f"mnist/{one.label}"]["validation_error"] for one in trainings]
+    errors = [found[f"mnist/{one.label}"]["validation_error_pruned"] for one in trainings]
     return candidates[int(np.argmin(errors))]
 
 
 def train_and_validate(training: Training, chosen: dict[str, Any]) -> dict[str, Any]:
     data = load("mnist")
-    return _validate(_train(training, data, chosen), training, data, chosen)
+    posterior = _train(training, data, chosen)
+    pruned = _validate(prune(posterior, CHOOSING_SHARE), training, data, chosen)["validation_error"]
+    return {**_validate(posterior, training, data, chosen), "validation_error_pruned": pruned}
 
 
 def train_and_test(training: Training, chosen: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +221,12 @@ def _model(training: Training, chosen: dict[str, Any]) -> Model:
 def _method(training: Training, chosen: dict[str, Any]) -> Descent:
     num_steps = training.epochs * num_batches(chosen["rows"], chosen["batch_size"])
     schedule = optax.cosine_decay_schedule(chosen["learning_rate"], num_steps)
-    common = {"num_steps": num_steps, "learning_rate": schedule, "batch_size": chosen["batch_size"]}
+    common = {
+        "num_steps": num_steps,
+        "learning_rate": schedule,
+        "batch_size": chosen["batch_size"],
+        "optimizer": partial(optax.sgd, momentum=chosen["momentum"]),
+    }
     if training.name == "sgd":
         return MLE(**common)
     if training.name == "dropout":
@@ -257,7 +266,7 @@ def _paired(wrong: Any, other: Any, num_rows: int) -> tuple[float, float]:
 def _table_1(found: dict[str, Any], chosen: dict[str, Any]) -> list[Row]:
     rows, count = [], chosen["test_rows"]
     for name, one in found.items():
-        epochs = f"{chosen['epochs'][name]} epochs of Adam in place of 600 of SGD"
+        epochs = f"{chosen['epochs'][name]} epochs in place of 600"
         how = "" if name == "sgd" else f"; mean over {chosen['draws']} draws"
         how += "".join(f", {key.replace('_', ' ')} {value:g}" for key, value in one["prior"].items())
         target, holds = ("at most 1.5", one["error"] <= 1.5) if name == "mixture" else ("", None)
