@@ -7,6 +7,7 @@ import pytest
 
 from posterity.data import data_root
 from posterity.studies import study
+from posterity.studies.gal2016 import glorot
 from posterity.studies.page import page, section
 from posterity.studies.study import UNFINISHED, Record, Row, reproduce, table, with_error
 
@@ -82,6 +83,15 @@ def test_parts_from_several_processes_are_kept(tmp_path):
 
 def squared(value):
     return {"value": math.pow(value, 2)}
+
+
+def test_glorots_weights_are_uniform_with_the_variance_2_over_inputs_plus_outputs():
+    layers = glorot((300, 500, 1), seed=0)
+    assert [layer["weight"].shape for layer in layers.values()] == [(300, 500), (500, 1)]
+    weight = layers["layer_0"]["weight"]
+    assert abs(weight).max() <= math.sqrt(6 / 800)
+    assert weight.var() == pytest.approx(2 / 800, rel=4 * math.sqrt(0.8 / weight.size))  # kurtosis 1.8
+    assert not layers["layer_1"]["bias"].any()
 
 
 OTHERS = ["izmailov2021-small", "izmailov2021-imdb", "kendall2017", "lakshminarayanan2017", "ood"]

@@ -81,12 +81,9 @@ def sample(x: np.ndarray, y: np.ndarray, scale: float, num_draws: int, chosen: d
 
 def score_prior(name: str, number: int, scale: float, chosen: dict[str, Any]) -> dict[str, Any]:
     """The log-likelihood of a prior on a fifth of the training rows."""
-    rows = uci.split(uci.read(name), number)
-    order = np.random.default_rng(0).permutation(len(rows.y_train))
-    inner, held_out = order[len(order) // 5 :], order[: len(order) // 5]
-    posterior = sample(rows.x_train[inner], rows.y_train[inner], scale, chosen["prior_draws"], chosen, seed=number)
-    prediction = posterior.predict(rows.x_train[held_out])
-    return {"ll_gaussian": float(prediction.log_prob_gaussian(rows.y_train[held_out]).mean())}
+    rows = uci.hold_out(uci.split(uci.read(name), number))
+    posterior = sample(rows.x_train, rows.y_train, scale, chosen["prior_draws"], chosen, seed=number)
+    return {"ll_gaussian": float(posterior.predict(rows.x_test).log_prob_gaussian(rows.y_test).mean())}
 
 
 def run_split(name: str, number: int, scale: float, chosen: dict[str, Any]) -> dict[str, Any]:

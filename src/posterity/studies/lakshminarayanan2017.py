@@ -1,15 +1,17 @@
 """Lakshminarayanan et al. 2017: deep ensembles on UCI regression, and entropy on images unlike the training set.
 
 Five members, one hidden layer of 50 ReLU units (100 for protein), mean and softplus scale, no prior, 40 epochs of
-batches of 100, Adam with learning rate 0.01; the prediction is the moment-matched Gaussian. Two things differ from
-theirs: there is no adversarial training, and at the learning rate they print, 0.1, our members diverge (a full run at
-0.1 missed the target in every row). 0.01 was picked among 0.1 and 0.03 with cosine decay, 0.1 and 0.01 constant by the
-TEST scores of splits 0-3 of yacht, energy, concrete and power, so these rows favour us by that choice. On digits: three
+batches of 100 with Adam; the prediction is the moment-matched Gaussian. Two things differ from theirs: there is no
+adversarial training, and the learning rate, 0.1 in their text, is chosen for each set by the negative log-likelihood of
+a fifth of the first split's training rows (some are test rows of other splits): at 0.1 members of several sets diverge.
+On digits: three
 hidden layers of 200 units, one member against five, entropy on MNIST and on notMNIST.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from functools import partial
 from typing import Any
@@ -39,9 +41,7 @@ PUBLISHED = {  # RMSE and negative log-likelihood, each with its standard deviat
     "yacht": ((1.58, 0.48), (1.18, 0.21)),
 }
 DECIMALS = 0.005 / np.sqrt(3)  # a table printed to two decimals hides a uniform error of this standard deviation
-DIFFERS = (
-    "no adversarial training; learning rate 0.01, one of four tried, picked with sight of test scores (0.1 diverges)"
-)
+DIFFERS = "no adversarial training; learning rate {:g}, chosen on training rows of the first split"
 METRICS = (("rmse", "RMSE"), ("nll", "negative log-likelihood"))
 
 
@@ -49,7 +49,7 @@ def settings(size: Size) -> dict[str, Any]:
     tables = {
         "members": 5,
         "batch_size": 100,
-        "learning_rate": 0.01,
+        "learning_rates": [0.01, 0.03, 0.1],
         "epochs": 40,
         "sets": list(PUBLISHED),
         "splits": 20,
@@ -70,33 +70,45 @@ def run(record: Record) -> Iterator[Row]:
 
 
 def _tables(record: Record, chosen: dict[str, Any]) -> Iterator[Row]:
+    rates = _best_rates(record, chosen)
     for name in chosen["sets"]:
         count = min(chosen["splits"], len(uci.read(name)["train"]))
-        jobs = {f"uci/{name}/{number}": (name, number, chosen) for number in range(count)}
+        jobs = {f"uci/{name}/{number}": (name, number, rates[name], chosen) for number in range(count)}
         splits = list(record.each(jobs, run_split).values())
         for (metric, words), (published, spread) in zip(METRICS, PUBLISHED[name], strict=True):
-            ours, error = mean_and_error(split[metric] for split in splits)
+            ours = mean_and_error(split[metric] for split in splits)
             published_error = float(np.hypot(spread / np.sqrt(count), DECIMALS))
-            row = Row(
-                f"{name}: {words}",
-                ours,
-                error,
-                published,
-                published_error,
-                remark=DIFFERS,
-            )
+            row = Row(f"{name}: {words}", *ours, published, published_error, remark=DIFFERS.format(rates[name]))
             apart = row.apart()
             yield row._replace(
                 target="no worse than two standard errors", holds=None if apart is None else bool(apart <= 2)
             )
 
 
-def run_split(name: str, number: int, chosen: dict[str, Any]) -> dict[str, float]:
-    """RMSE and negative log-likelihood of one split, in units of the targets."""
-    rows = uci.split(uci.read(name), number)
+def _best_rates(record: Record, chosen: dict[str, Any]) -> dict[str, float]:
+    rates = chosen["learning_rates"]
+    both = itertools.product(chosen["sets"], rates)
+    found = record.each({f"rate/{name}/{rate}": (name, rate, chosen) for name, rate in both}, score_rate)
+    return {name: min(rates, key=lambda rate: found[f"rate/{name}/{rate}"]["nll"]) for name in chosen["sets"]}
+
+
+def score_rate(name: str, rate: float, chosen: dict[str, Any]) -> dict[str, float]:
+    rows = uci.hold_out(uci.split(uci.read(name), 0))
+    try:
+        return _score(name, rows, rate, 0, chosen)
+    except FloatingPointError:  # a rate at which members diverge is never the best
+        return {"rmse": math.inf, "nll": math.inf}
+
+
+def run_split(name: str, number: int, rate: float, chosen: dict[str, Any]) -> dict[str, float]:
+    return _score(name, uci.split(uci.read(name), number), rate, number, chosen)
+
+
+def _score(name: str, rows: uci.Split, rate: float, seed: int, chosen: dict[str, Any]) -> dict[str, float]:
+    """RMSE and negative log-likelihood on the test rows, in units of the targets."""
     gaussian = likelihood(_mean_and_scale, num_outputs=2)
     model = Model(mlp((100 if name == "protein" else 50,)), gaussian, Flat())
-    posterior = fit(model, ensemble(chosen), (rows.x_train, rows.y_train), seed=number, progress=False)
+    posterior = fit(model, ensemble(chosen, rate), (rows.x_train, rows.y_train), seed=seed, progress=False)
     prediction = posterior.predict(rows.x_test)
     error = prediction.mean * rows.y_std + rows.y_mean - rows.y_test
     log_prob = prediction.log_prob_gaussian((rows.y_test - rows.y_mean) / rows.y_std) - np.log(rows.y_std)
@@ -107,12 +119,12 @@ def _mean_and_scale(outputs: Any) -> dist.Distribution:
     return dist.Normal(outputs[..., 0], jax.nn.softplus(outputs[..., 1]) + 1e-3)
 
 
-def ensemble(chosen: dict[str, Any], learning_rate: float | None = None) -> DeepEnsemble:
+def ensemble(chosen: dict[str, Any], learning_rate: float) -> DeepEnsemble:
     return DeepEnsemble(
         num_members=chosen["members"],
         num_epochs=chosen["epochs"],
         batch_size=chosen.get("batch_size", 100),
-        learning_rate=learning_rate or chosen["learning_rate"],
+        learning_rate=learning_rate,
     )
 
 

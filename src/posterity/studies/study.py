@@ -76,10 +76,11 @@ class Record:
         self.rows: list[Row] = []
         self.pictures: list[str] = []
         self.finished = False
+        self.began, self.seconds_before = time.perf_counter(), 0.0
         if self.path.exists():
             before = json.loads(self.path.read_text())
             if before["settings"] == json.loads(json.dumps(settings)):
-                self.parts = before["parts"]
+                self.parts, self.seconds_before = before["parts"], before["seconds"]
 
     @property
     def path(self) -> Path:
@@ -143,7 +144,7 @@ class Record:
             "size": self.size,
             "settings": self.settings,
             "versions": installed_versions(),
-            "seconds": round(sum(part["seconds"] for part in self.parts.values()), 1),
+            "seconds": round(self.seconds_before + time.perf_counter() - self.began, 1),
             "finished": self.finished,
             "rows": [row._asdict() for row in self.rows],
             "pictures": self.pictures,
