@@ -11,7 +11,7 @@ Jacobian; and `log_determinant`, of the precision V^-1.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -44,8 +44,7 @@ class Linearized(WeightFamily):
         def one(index: Array) -> Array:
             bound = model.bind(tree.take_rows(self.fixed, self._chain(index)))
             mean, perturbation = self._perturbed(key, index)
-            value, change = jax.jvp(lambda params: bound.outputs(params, x), (mean,), (perturbation,))
-            return value + change
+            return _first_order(lambda params: bound.outputs(params, x), mean, perturbation)
 
         return jax.vmap(one)(draws)
 
@@ -172,6 +171,13 @@ class Kronecker:
         leaves = named_leaves(jacobian)
         parts = [layer.output_covariance(layer.place.matrix(leaves, 3)) for layer in self.layers]
         return sum(parts, start=self.rest.output_covariance(jacobian))
+
+
+def _first_order(function: Callable[[Params], Array], at: Params, step: Params) -> Array:
+    """function(at) + J step, by the reverse mode alone: some layers, our convolutions too, have no forward mode."""
+    value, pull_back = jax.vjp(function, at)
+    _, push_forward = jax.vjp(pull_back, jnp.zeros_like(value))
+    return value + push_forward((step,))[0]
 
 
 def row_jacobian(model: Any, params: Params, x: Any, names: Sequence[str] | None = None) -> Params:

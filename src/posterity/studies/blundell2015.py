@@ -268,6 +268,7 @@ def _table_1(found: dict[str, Any], chosen: dict[str, Any]) -> list[Row]:
     for name, one in found.items():
         epochs = f"{chosen['epochs'][name]} epochs in place of 600"
         how = "" if name == "sgd" else f"; mean over {chosen['draws']} draws"
+        how += ", at the rate set for Bayes by Backprop" if name == "dropout" else ""
         how += "".join(f", {key.replace('_', ' ')} {value:g}" for key, value in one["prior"].items())
         target, holds = ("at most 1.5", one["error"] <= 1.5) if name == "mixture" else ("", None)
         shown = Row(f"MNIST, {NAMES[name]}: test error, %", one["error"], _binomial_error(one["error"], count))

@@ -19,8 +19,8 @@ from posterity.studies.study import Record, Row, Size
 ACTIVATIONS = ("relu", "tanh")
 RATE, NOISE, PRIOR_SCALE = 0.1, 0.1, 1.0
 SIZES: dict[Size, dict[str, Any]] = {
-    "full": {"hidden": [1024] * 4, "num_steps": 10_000, "passes": 1000},
-    "quick": {"hidden": [256] * 3, "num_steps": 2_000, "passes": 300},
+    "full": {"hidden": [1024] * 4, "num_steps": 2_000, "passes": 1000},
+    "quick": {"hidden": [256] * 3, "num_steps": 1_000, "passes": 300},
     "tiny": {"hidden": [32], "num_steps": 100, "passes": 20},
 }
 
@@ -33,22 +33,24 @@ def rows_of(data: Any, count: int = 200) -> tuple[np.ndarray, np.ndarray, np.nda
     return x[:, None], y, np.linspace(x.min(), x.max() + (x.max() - x.min()), 241)[:, None]
 
 
+def curve(activation: str, x: np.ndarray, y: np.ndarray, grid: np.ndarray, chosen: dict[str, Any]) -> dict[str, Any]:
+    network = mlp(chosen["hidden"], activation=activation, dropout=RATE)
+    method = MCDropout(num_steps=chosen["num_steps"], learning_rate=1e-3, batch_size="full")
+    posterior = fit(Model(network, Gaussian(NOISE), Normal(0.0, PRIOR_SCALE)), method, (x, y), progress=False)
+    prediction = posterior.predict(grid, num_draws=chosen["passes"])
+    return {"mean": prediction.mean.tolist(), "epistemic": np.sqrt(prediction.epistemic).tolist()}
+
+
 def run(record: Record) -> list[Row]:
     x, y, grid = rows_of(load("co2"))
     chosen, inside = SIZES[record.size], grid[:, 0] <= x.max()
     figure = Figure(figsize=(8.5, 3.2), layout="constrained")
     growth = {}
+    jobs = {f"co2/{activation}": (activation, x, y, grid, chosen) for activation in ACTIVATIONS}
+    found = record.each(jobs, curve)
     for axes, activation in zip(figure.subplots(1, 2, sharey=True), ACTIVATIONS, strict=True):
-        network = mlp(chosen["hidden"], activation=activation, dropout=RATE)
-        method = MCDropout(num_steps=chosen["num_steps"], learning_rate=1e-3, batch_size="full")
-
-        def curve(network: Any = network, method: Any = method) -> dict[str, Any]:
-            posterior = fit(Model(network, Gaussian(NOISE), Normal(0.0, PRIOR_SCALE)), method, (x, y), progress=False)
-            prediction = posterior.predict(grid, num_draws=chosen["passes"])
-            return {"mean": prediction.mean.tolist(), "epistemic": np.sqrt(prediction.epistemic).tolist()}
-
-        found = record.once(f"co2/{activation}", curve)
-        mean, spread = np.array(found["mean"]), np.array(found["epistemic"])
+        one = found[f"co2/{activation}"]
+        mean, spread = np.array(one["mean"]), np.array(one["epistemic"])
         growth[activation] = float(spread[~inside][-20:].mean() / spread[inside].mean())
         axes.plot(x[:, 0], y, ".", ms=2, color=DATA)
         axes.plot(grid[:, 0], mean, color=LINE)

@@ -33,7 +33,7 @@ TASKS = ["segmentation", "depth"]
 SIZES: dict[Size, dict[str, Any]] = {
     "full": {
         "images": [500, 4000],
-        "steps": 1500,
+        "steps": 1000,
         "test_images": 200,
         "passes": 50,
         "width": 16,

@@ -60,7 +60,7 @@ def settings(size: Size) -> dict[str, Any]:
         "network": "lenet",
         "rows": 60_000,
         "test_rows": 10_000,
-        "epochs": 8,
+        "epochs": 5,
         "draws": 50,
         "methods": ALL,
         "seed": 0,
