@@ -322,7 +322,9 @@ def test_the_pace_is_measured_and_predicts_a_gradient_over_all_rows():
 
 def test_ctrl_c_stops_at_once_and_resume_goes_on(tmp_path):
     folder = tmp_path / "run"
-    command = [sys.executable, "-c", "from posterity.cli import app; app()"]
+    # A shell that starts the tests in the background has its children ignore Ctrl-C.
+    heeding = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    command = [sys.executable, "-c", heeding + "from posterity.cli import app; app()"]
     fit = ["fit", "curve", "--method", "sghmc", "--effort", "1000", "--out", str(folder)]
     process = subprocess.Popen([*command, *fit], stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:

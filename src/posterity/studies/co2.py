@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from posterity import Gaussian, MCDropout, Model, Normal, fit, mlp
 from posterity.data import load
-from posterity.plots.style import DATA, IGNORANCE, LINE, MUTED
+from posterity.plots.style import DATA, IGNORANCE, LINE, MUTED, name_axes, style
 from posterity.studies.study import Record, Row, Size
 
 ACTIVATIONS = ("relu", "tanh")
@@ -44,20 +44,14 @@ def curve(activation: str, x: np.ndarray, y: np.ndarray, grid: np.ndarray, chose
 def run(record: Record) -> list[Row]:
     x, y, grid = rows_of(load("co2"))
     chosen, inside = SIZES[record.size], grid[:, 0] <= x.max()
-    figure = Figure(figsize=(8.5, 3.2), layout="constrained")
+    jobs = {activation: (activation, x, y, grid, chosen) for activation in ACTIVATIONS}
+    parts = record.each({f"co2/{activation}": job for activation, job in jobs.items()}, curve)
+    found = {activation: parts[f"co2/{activation}"] for activation in ACTIVATIONS}
+    record.picture("co2", _picture(x, y, grid, found))
     growth = {}
-    jobs = {f"co2/{activation}": (activation, x, y, grid, chosen) for activation in ACTIVATIONS}
-    found = record.each(jobs, curve)
-    for axes, activation in zip(figure.subplots(1, 2, sharey=True), ACTIVATIONS, strict=True):
-        one = found[f"co2/{activation}"]
-        mean, spread = np.array(one["mean"]), np.array(one["epistemic"])
+    for activation, one in found.items():
+        spread = np.array(one["epistemic"])
         growth[activation] = float(spread[~inside][-20:].mean() / spread[inside].mean())
-        axes.plot(x[:, 0], y, ".", ms=2, color=DATA)
-        axes.plot(grid[:, 0], mean, color=LINE)
-        axes.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=IGNORANCE, alpha=0.6)
-        axes.axvline(x.max(), color=MUTED, lw=0.8, ls=":")
-        axes.set_title(f"{activation}: two standard deviations of what the network does not know")
-    record.picture("co2", figure)
     names = {"relu": "grows", "tanh": "stays bounded"}
     rows = [
         Row(
@@ -69,3 +63,17 @@ def run(record: Record) -> list[Row]:
     ]
     larger = growth["relu"] / growth["tanh"]
     return [*rows, Row("CO2: growth of relu / growth of tanh", larger, target="above 1", holds=larger > 1)]
+
+
+def _picture(x: np.ndarray, y: np.ndarray, grid: np.ndarray, found: dict[str, Any]) -> Figure:
+    with style():
+        figure = Figure(figsize=(8.5, 3.2), layout="constrained")
+        for axes, (activation, one) in zip(figure.subplots(1, 2, sharey=True), found.items(), strict=True):
+            mean, spread = np.array(one["mean"]), np.array(one["epistemic"])
+            axes.plot(x[:, 0], y, ".", ms=2, color=DATA)
+            axes.plot(grid[:, 0], mean, color=LINE)
+            axes.fill_between(grid[:, 0], mean - 2 * spread, mean + 2 * spread, color=IGNORANCE, lw=0, alpha=0.6)
+            axes.axvline(x.max(), color=MUTED, lw=0.8, ls=":")
+            axes.set_title(f"{activation}: mean and two sd of ignorance")
+            name_axes(axes, "time, standardised", "CO2, standardised")
+    return figure
