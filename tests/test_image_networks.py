@@ -26,6 +26,7 @@ from posterity import (
 from posterity.data.dataset import dataset
 from posterity.devices import _mesh_shape
 from posterity.inference.driver import Job, _mesh
+from posterity.linearized import _first_order
 from posterity.networks.built_in import convolve, drop_channels, filter_response, max_pool
 from posterity.networks.sequences import convolve_text, last_state
 
@@ -129,6 +130,17 @@ def test_the_gradients_of_a_convolution_are_those_that_jax_derives(shape, window
 
     for got, expected in zip(jax.grad(ours, (0, 1))(x, weight), jax.grad(theirs, (0, 1))(x, weight), strict=True):
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_a_linearised_convolution_is_its_outputs_and_its_jacobian_times_the_step():
+    """The gradients are written by hand, so there is no forward mode to take the product from."""
+    params = LENET.init(jax.random.key(0), DIGITS)
+    step = jax.tree.map(lambda leaf: 0.1 * normal(*leaf.shape), params)
+    jacobian = jax.jacrev(lambda weights: LENET.apply(weights, DIGITS))(params)
+    products = jax.tree.map(lambda j, d: jnp.tensordot(j, d, d.ndim), jacobian, step)
+    expected = LENET.apply(params, DIGITS) + sum(jax.tree.leaves(products))
+    got = _first_order(lambda weights: LENET.apply(weights, DIGITS), params, step)
+    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("network", [lenet(3, filters=(2, 3), hidden=(5,)), unet(1, width=2, levels=1)])

@@ -108,10 +108,9 @@ def convolve(layer: dict[str, Array], x: Array, stride: int = 1, padding: int | 
     return made + layer["bias"]
 
 
-def _plain_convolution(x: Array, weight: Array, sides: Any, **more: Any) -> Array:
-    strides = more.pop("strides", (1, 1))
-    numbers = ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, weight, strides, sides, dimension_numbers=numbers, **more)
+def _plain_convolution(x: Array, weight: Array, sides: Any, stride: int = 1, **spread: Any) -> Array:
+    strides, order = (stride, stride), ("NHWC", "HWIO", "NHWC")
+    return jax.lax.conv_general_dilated(x, weight, strides, sides, dimension_numbers=order, **spread)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))
@@ -121,7 +120,7 @@ def _convolution(x: Array, weight: Array, stride: int, beside: tuple[int, int]) 
     XLA's CPU compiler has a fast path for this order alone. It reorders the gradients that JAX would write at the top
     of a program but not inside a loop, and every training is one: a step of a U-Net took 20 times as long.
     """
-    return _plain_convolution(x, weight, [(one, one) for one in beside], strides=(stride, stride))
+    return _plain_convolution(x, weight, [(one, one) for one in beside], stride)
 
 
 def _convolution_forward(x: Array, weight: Array, stride: int, beside: tuple[int, int]) -> tuple[Array, Any]:

@@ -4,8 +4,7 @@ Five members, one hidden layer of 50 ReLU units (100 for protein), mean and soft
 batches of 100 with Adam; the prediction is the moment-matched Gaussian. Two things differ from theirs: there is no
 adversarial training, and the learning rate, 0.1 in their text, is chosen for each set by the negative log-likelihood of
 a fifth of the first split's training rows (some are test rows of other splits): at 0.1 members of several sets diverge.
-On digits: three
-hidden layers of 200 units, one member against five, entropy on MNIST and on notMNIST.
+On digits: three hidden layers of 200 units, one member against five, entropy on MNIST and on notMNIST.
 """
 
 from __future__ import annotations
