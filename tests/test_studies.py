@@ -36,6 +36,14 @@ def test_other_settings_begin_anew(record, tmp_path):
     assert Record("gal2016", "tiny", tmp_path, {"seed": 1}).parts == {}
 
 
+def test_a_part_of_a_group_outlives_a_change_of_another_group(tmp_path):
+    first = Record("gal2016", "tiny", tmp_path, {"uci": {"draws": 2}, "digits": {"draws": 2}})
+    for key in ("uci/yacht/0", "digits/map", "other"):
+        first.once(key, lambda: {"value": 1.0})
+    again = Record("gal2016", "tiny", tmp_path, {"uci": {"draws": 2}, "digits": {"draws": 3}})
+    assert list(again.parts) == ["uci/yacht/0"]
+
+
 def test_sizes_do_not_overwrite_each_other(tmp_path):
     paths = {Record("gal2016", size, tmp_path, SETTINGS).path.name for size in study.SIZES}
     assert paths == {"gal2016.json", "gal2016-quick.json", "gal2016-tiny.json"}

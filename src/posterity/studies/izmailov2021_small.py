@@ -11,6 +11,7 @@ from posterity.studies.study import Record, Row, Size
 TITLE = "HMC as the referee, on small problems"
 REFERENCE = "Izmailov, Vikram, Hoffman & Wilson 2021, What are Bayesian neural network posteriors really like?"
 ALL = [
+    "mle",
     "map",
     "deep_ensemble",
     "mc_dropout",
@@ -21,6 +22,7 @@ ALL = [
     "sghmc",
     "cyclical",
     "mile",
+    "nuts",
 ]
 PARTS = {"uci": izmailov2021_uci, "toy": izmailov2021_toy, "digits": izmailov2021_digits}
 

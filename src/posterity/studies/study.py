@@ -79,8 +79,9 @@ class Record:
         self.began, self.seconds_before = time.perf_counter(), 0.0
         if self.path.exists():
             before = json.loads(self.path.read_text())
-            if before["settings"] == json.loads(json.dumps(settings)):
-                self.parts, self.seconds_before = before["parts"], before["seconds"]
+            same = partial(_same_settings, before["settings"], json.loads(json.dumps(settings)))
+            self.parts = {key: part for key, part in before["parts"].items() if same(key)}
+            self.seconds_before = before["seconds"] if self.parts else 0.0
 
     @property
     def path(self) -> Path:
@@ -157,6 +158,12 @@ class Record:
         if self.rows:
             heading = f"# {study.TITLE}\n\n{study.REFERENCE}\n\n"
             self.path.with_suffix(".md").write_text(heading + table(self.rows) + ("" if self.finished else UNFINISHED))
+
+
+def _same_settings(before: dict[str, Any], now: dict[str, Any], key: str) -> bool:
+    """Whether a part may be kept: "uci/yacht/0" depends on settings["uci"] alone where there is such an entry."""
+    group = key.split("/")[0]
+    return before[group] == now[group] if group in before and group in now else before == now
 
 
 def _json(value: Any, depth: int = 0) -> str:
