@@ -1,4 +1,4 @@
-"""Posteriors whose answer is known, and the check that draws agree with it.
+"""Posteriors and chains whose answer is known, and the check that draws agree with it.
 
 One network of two weights serves both targets, so that they share compiled programs:
 
@@ -16,6 +16,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+from scipy.signal import lfilter
 
 from posterity.data.batches import clock
 from posterity.likelihoods import Gaussian
@@ -174,3 +175,10 @@ def run_cases(method, cases, num_chains: int = 4, seed: int = 0, **counts):
     groups = [slice(i * num_chains, (i + 1) * num_chains) for i in range(len(cases))]
     take = lambda tree, group: jax.tree.map(lambda leaf: leaf[group], tree)  # noqa: E731
     return [(take(draws["network"], group), take(info, group)) for group in groups]
+
+
+def autoregressive(rho, shape, seed=0):
+    """Stationary chains [C, D, ...] of variance 1 whose draws t apart have correlation rho^t."""
+    noise = np.random.default_rng(seed).normal(size=shape)
+    noise[:, 1:] *= np.sqrt(1 - rho**2)
+    return lfilter([1.0], [1.0, -rho], noise, axis=1)
