@@ -53,6 +53,7 @@ def test_apart_is_the_difference_in_standard_errors():
     assert Row("a", 1.0, 0.3, 0.0, 0.4).apart() == pytest.approx(2.0)
     assert Row("a", 1.0, 0.3, 0.0, 0.4, difference=(1.0, 0.1)).apart() == pytest.approx(10.0)  # paired: much sharper
     assert Row("a", 1.0).apart() is None
+    assert Row("a", 1.0, 0.3, 0.0, 0.4, comparable=False).apart() is None
     assert Row("a", 1.0, published=2.0).apart() is None  # no error, no unit to measure in
 
 
@@ -69,6 +70,7 @@ def test_the_table_and_the_page_name_what_fell_short(record, tmp_path):
     ]
     assert "**no**" in table(rows)
     assert table(rows).count("\n") == 4
+    assert table([Row("alone", 1.5)]) == "|  | ours |\n| --- | --- |\n| alone | 1.5 |\n"
     record.once("part", lambda: {"value": 1.0})
     record.rows += rows
     record.write()

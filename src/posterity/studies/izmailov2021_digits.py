@@ -10,6 +10,7 @@ methods).
 
 from __future__ import annotations
 
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,7 @@ def _reference(store: Path, chosen: dict[str, Any]) -> dict[str, Any]:
     """HMC, kept in a store for the others; its own two halves are what it is compared with."""
     x, y, x_test, y_test = digits(chosen["rows"], chosen["test_rows"])
     method = HMC(num_draws=chosen["draws"], num_burn_in=chosen["burn_in"], max_leapfrog=chosen["max_leapfrog"])
+    shutil.rmtree(store, ignore_errors=True)  # of a run that was stopped, perhaps with other settings
     posterior = fit(build("hmc"), method, (x, y), chains=4, seed=0, progress=False, store=store)
     r_hat = np.ravel(posterior.diagnose(x_test[:200]).r_hat)
     return {
@@ -155,28 +157,21 @@ def _plain(estimates: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(name: str, found: dict[str, Any], chosen: dict[str, Any]) -> list[Row]:
-    published = PUBLISHED.get(name, ((None, None), (None, None)))
+    label = f"digits, {LABELS[name]}"
     what = "its chains against each other" if name == "hmc" else "with HMC"
     remark = f"{chosen['rows']} digits, {chosen['test_rows']} tested"
     if name == "hmc":
         remark += f"; R-hat under 1.1 at {100 * found['share_r_hat_under_1.1']:.0f} % of outputs"
     if name in PUBLISHED:
         remark += "; published: another network, CIFAR-10"
-    parts = zip(("agreement", "total_variation"), published, (remark, ""), strict=True)
-    rows = [
-        Row(
-            f"digits, {LABELS[name]}: {key.replace('_', ' ')}, {what}",
-            found[key][0],
-            found[key][1],
-            value,
-            error,
-            remark=words,
-        )
-        for key, (value, error), words in parts
-    ]
     areas = [f"{strange}, {score}" for strange in ood.UNFAMILIAR for score in ood.SCORES]
+    published = PUBLISHED.get(name, ((None, None), (None, None)))
+    rows = []
+    for key, (value, error) in zip(("agreement", "total_variation"), published, strict=True):
+        heading, (ours, ours_error) = f"{label}: {key.replace('_', ' ')}, {what}", found[key]
+        rows.append(Row(heading, ours, ours_error, value, error, remark=remark, comparable=False))
     return [
         *rows,
-        Row(f"digits, {LABELS[name]}: accuracy", *found["accuracy"]),
-        *(Row(f"digits, {LABELS[name]}: AUROC, {area}", *found[area]) for area in areas if area in found),
+        Row(f"{label}: accuracy", *found["accuracy"]),
+        *(Row(f"{label}: AUROC, {area}", *found[area]) for area in areas if area in found),
     ]

@@ -168,15 +168,6 @@ def _rows(name: str, found: dict[str, Any]) -> list[Row]:
                 continue
             published = PUBLISHED.get(name) if score == "maximum probability" else None
             remark = "published: mean over other unfamiliar sets, read to 1-2 %" if published else ""
-            value, error = found[f"{strange}, {score}"]
-            rows.append(
-                Row(
-                    f"{label}: AUROC, {strange}, {score}",
-                    value,
-                    error,
-                    published,
-                    published_error=0.01 if published else None,
-                    remark=remark,
-                )
-            )
+            heading, (area, error) = f"{label}: AUROC, {strange}, {score}", found[f"{strange}, {score}"]
+            rows.append(Row(heading, area, error, published, remark=remark, comparable=False))
     return rows

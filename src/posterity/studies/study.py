@@ -54,12 +54,13 @@ class Row(NamedTuple):
     target: str = ""  # in words, with its number: "at most 1.5 %"
     holds: bool | None = None  # the target; None where there is none
     remark: str = ""  # why a number stands where it stands
+    comparable: bool = True  # False: published for another network or other data, and shown for orientation
 
     def apart(self) -> float | None:
         """How far ours lies from the published value, in standard errors of the difference."""
         if self.difference is not None:
             return self.difference[0] / self.difference[1] if self.difference[1] > 0 else None
-        if self.published is None:
+        if self.published is None or not self.comparable:
             return None
         error = math.hypot(self.standard_error or 0.0, self.published_error or 0.0)
         return (self.ours - self.published) / error if error > 0 else None
@@ -222,24 +223,20 @@ def reproduce(name: str, size: Size = "full", folder: str | Path = "results") ->
 
 
 def table(rows: Sequence[Row]) -> str:
-    """Markdown: ours, theirs, how far apart, and whether a target is met."""
-    lines = [
-        "| | ours | published | apart, in standard errors | target | met | remark |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for row in rows:
-        apart = row.apart()
-        cells = [
-            row.name,
-            with_error(row.ours, row.standard_error),
-            "" if row.published is None else with_error(row.published, row.published_error),
-            "" if apart is None else f"{apart:+.1f}",
-            row.target,
-            "" if row.holds is None else "yes" if row.holds else "**no**",
-            row.remark,
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + "\n"
+    """Markdown: ours, theirs, how far apart, and whether a target is met; columns without an entry are left out."""
+    apart = [row.apart() for row in rows]
+    columns = {
+        "": [row.name for row in rows],
+        "ours": [with_error(row.ours, row.standard_error) for row in rows],
+        "published": ["" if row.published is None else with_error(row.published, row.published_error) for row in rows],
+        "apart, in standard errors": ["" if value is None else f"{value:+.1f}" for value in apart],
+        "target": [row.target for row in rows],
+        "met": ["" if row.holds is None else "yes" if row.holds else "**no**" for row in rows],
+        "remark": [row.remark for row in rows],
+    }
+    filled = {heading: cells for heading, cells in columns.items() if any(cells)}
+    lines = [filled, ["---"] * len(filled), *zip(*filled.values(), strict=True)]
+    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
 
 
 def mean_and_error(values: Any) -> tuple[float, float | None]:
