@@ -95,6 +95,12 @@ def squared(value):
     return {"value": math.pow(value, 2)}
 
 
+def test_a_missing_file_of_published_numbers_is_named_with_its_origin(tmp_path, monkeypatch):
+    monkeypatch.setenv("POSTERITY_DATA", str(tmp_path))
+    with pytest.raises(FileNotFoundError, match=r"trace\.csv is missing. It comes from the notebooks .*POSTERITY_DATA"):
+        study.published_file("toy/bnn_hmc_synth_hmc_trace.csv")
+
+
 def test_glorots_weights_are_uniform_with_the_variance_2_over_inputs_plus_outputs():
     layers = glorot((300, 500, 1), seed=0)
     assert [layer["weight"].shape for layer in layers.values()] == [(300, 500), (500, 1)]

@@ -20,6 +20,7 @@ from posterity.studies import kendall2017_pixels as pixels
 from posterity.studies.study import Record, Row, Size
 
 TITLE = "Noise and ignorance, told apart"
+LEFT_OUT = "CamVid, NYU and Make3D, for which digits over textures stand in"
 REFERENCE = "Kendall & Gal 2017, What uncertainties do we need in Bayesian deep learning for computer vision?"
 METHODS = ("hmc", "fixed dropout", "learned dropout")
 NAMES = {"hmc": LABELS["hmc"], "fixed dropout": "MC dropout, fixed rate", "learned dropout": "MC dropout, learned rate"}
@@ -58,7 +59,7 @@ def line(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def plane(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Left and right of an axis; labels are wrong in the upper half, and nothing is seen in a disc to the right."""
+    """Left and right of an axis; labels are wrong in the upper half, and nothing is seen in a disc below."""
     rng = np.random.default_rng(seed)
     x = rng.uniform(-3, 3, (8 * count, 2))
     x = x[~_removed(x)][:count]

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from posterity.studies.study import STUDIES, UNFINISHED, Row, table
+from posterity.studies.study import STUDIES, UNFINISHED, Row, find, table
 
 INTRODUCTION = """# Published results, reproduced
 
@@ -17,29 +17,35 @@ is typed by hand. "Apart" is our number minus the published one, in standard err
 where the paper's splits are known). Targets are ours, set before the run; a setting that was chosen after test scores
 had been seen is named in the remark.
 """
+OTHER_SETTINGS = "\nThese numbers were found with other settings than the command has now; it would run them again.\n"
 
 
 def page(folder: Path) -> str:
-    """All studies that have been run in full, in the order of STUDIES."""
+    """All studies in the order of STUDIES; one that was not run is named."""
     parts = [INTRODUCTION]
     for name in STUDIES:
         path = folder / f"{name}.json"
         found = json.loads(path.read_text()) if path.exists() else {"rows": []}
         if found["rows"]:  # one that has only begun has parts, but no rows yet
             parts.append(section(found))
+        else:
+            parts.append(f"## {find(name).TITLE}\n\nNot run in full: `posterity reproduce {name}`.\n")
     return "\n".join(parts)
 
 
 def section(found: dict[str, Any]) -> str:
     rows = [Row(**{**row, "difference": row["difference"] and tuple(row["difference"])}) for row in found["rows"]]
-    minutes = found["seconds"] / 60
+    study, minutes = find(found["study"]), found["seconds"] / 60
+    same = found["settings"] == json.loads(json.dumps(study.settings(found["size"])))
     lines = [
         f"## {found['title']}",
         "",
-        f"{found['reference']} `posterity reproduce {found['study']}`, {minutes:.0f} minutes on two cores.",
+        f"{found['reference']} `posterity reproduce {found['study']}`; its parts, most of which have one core, took "
+        f"{minutes:.0f} minutes in all. Left out: {study.LEFT_OUT}.",
         "",
         table(rows),
         *([] if found["finished"] else [UNFINISHED]),
+        *([] if same else [OTHER_SETTINGS]),
         *(sentence(row) for row in rows if needs_a_word(row)),
     ]
     lines += [f"\n![{found['title']}](pictures/{name})" for name in found["pictures"]]

@@ -24,13 +24,21 @@ from typing import Any, Literal, NamedTuple
 import jax
 import numpy as np
 
+from posterity.data import data_root
 from posterity.posterior import installed_versions
 
 Size = Literal["full", "quick", "tiny"]
 SIZES: tuple[Size, ...] = ("full", "quick", "tiny")
 UNFINISHED = "\nThis run was stopped before its end: rows are missing. The same command goes on with it.\n"
 
-# Each is a module of this package with TITLE, REFERENCE, settings(size) and run(record) -> rows.
+PUBLISHED_FILES = {
+    "uci/published_per_split_results.json": "the results folders of the code of Gal & Ghahramani 2016",
+    "toy/bnn_hmc_synth_reg_data.npz": "the code of Izmailov et al. 2021",
+    "toy/bnn_hmc_synth_hmc_trace.csv": "the notebooks in the code of Izmailov et al. 2021",
+    "hmc_reference/hmc_reference.npz": "the samples that Izmailov et al. 2021 published",
+}
+# Each is a module of this package with TITLE, REFERENCE, LEFT_OUT (what of the paper is not here), settings(size) and
+# run(record) -> rows.
 STUDIES = {
     "gal2016": "gal2016",
     "blundell2015": "blundell2015",
@@ -77,12 +85,10 @@ class Record:
         self.rows: list[Row] = []
         self.pictures: list[str] = []
         self.finished = False
-        self.began, self.seconds_before = time.perf_counter(), 0.0
         if self.path.exists():
             before = json.loads(self.path.read_text())
             same = partial(_same_settings, before["settings"], json.loads(json.dumps(settings)))
             self.parts = {key: part for key, part in before["parts"].items() if same(key)}
-            self.seconds_before = before["seconds"] if self.parts else 0.0
 
     @property
     def path(self) -> Path:
@@ -146,7 +152,7 @@ class Record:
             "size": self.size,
             "settings": self.settings,
             "versions": installed_versions(),
-            "seconds": round(self.seconds_before + time.perf_counter() - self.began, 1),
+            "seconds": round(sum(part["seconds"] for part in self.parts.values()), 1),
             "finished": self.finished,
             "rows": [row._asdict() for row in self.rows],
             "pictures": self.pictures,
@@ -237,6 +243,17 @@ def table(rows: Sequence[Row]) -> str:
     filled = {heading: cells for heading, cells in columns.items() if any(cells)}
     lines = [filled, ["---"] * len(filled), *zip(*filled.values(), strict=True)]
     return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
+
+
+def published_file(name: str) -> Path:
+    """A file of published numbers among the data; none of them is a data set, so `load` does not know them."""
+    path = data_root() / name
+    if not path.exists():
+        raise FileNotFoundError(
+            f"{path.absolute()} is missing. It comes from {PUBLISHED_FILES[name]}; put it there, or name the folder "
+            "that holds it with the variable POSTERITY_DATA."
+        )
+    return path
 
 
 def mean_and_error(values: Any) -> tuple[float, float | None]:

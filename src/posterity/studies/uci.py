@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from posterity.data.catalogue import UCI, uci_arrays
-from posterity.data.files import data_root
+from posterity.studies.study import published_file
 
 # The catalogue calls the red wines wine_red, beside scikit-learn's wine; the paper's tables say wine.
 CATALOGUE_NAMES = {name.removesuffix("_red"): name for name in UCI}
@@ -52,4 +52,4 @@ def hold_out(rows: Split) -> Split:
 
 def published() -> dict:
     """Per-split results of the published dropout variants."""
-    return json.loads((data_root() / "uci" / "published_per_split_results.json").read_text())
+    return json.loads(published_file("uci/published_per_split_results.json").read_text())
