@@ -12,11 +12,19 @@ import numpyro.distributions as dist
 import optax
 import pytest
 
-from posterity import MAP, MLE, DeepEnsemble, Model, fit
+from posterity import HMC, MAP, MLE, DeepEnsemble, Model, fit
 from posterity.inference import program, run
 from posterity.inference.run import NonFiniteError
-from posterity.likelihoods import Bernoulli, Categorical, Gaussian, HeteroscedasticGaussian, Poisson
+from posterity.likelihoods import (
+    Bernoulli,
+    Categorical,
+    Gaussian,
+    GaussianLearnedNoise,
+    HeteroscedasticGaussian,
+    Poisson,
+)
 from posterity.networks import from_function, linear, mlp
+from posterity.posterior import _spread
 from posterity.priors import Fixed
 
 FULL = {"num_steps": 1500, "learning_rate": optax.cosine_decay_schedule(0.05, 1500), "batch_size": "full"}
@@ -37,6 +45,31 @@ def test_map_is_ridge_and_mle_is_least_squares(line):
     ridge = np.linalg.solve(a.T @ a / 0.09 + np.eye(3) / 0.25, a.T @ y / 0.09)
     np.testing.assert_allclose(solution(fit(model, MAP(**FULL), line)), ridge, atol=2e-4)
     np.testing.assert_allclose(solution(fit(model, MLE(**FULL), line)), np.linalg.lstsq(a, y, rcond=None)[0], atol=2e-4)
+
+
+def test_mle_leaves_out_the_prior_of_the_noise_too(line):
+    x, y = line[0][:10], line[1][:10]
+    residuals = y - design(x) @ np.linalg.lstsq(design(x), y, rcond=None)[0]
+    model = Model(linear(), GaussianLearnedNoise(30.0), dist.Normal(0.0, 0.5))  # whose own prior would pull it up
+    posterior = fit(model, MLE(num_steps=6000, learning_rate=lambda step: 0.05 * 0.999**step), (x, y))
+    assert posterior.predict(x).aleatoric == pytest.approx(np.mean(residuals**2), rel=5e-3)
+
+
+def test_draws_of_a_few_come_alike_from_all_chains():
+    for count, num_chains, num_draws in (
+        (100, 4, 100),
+        (1000, 4, 1000),
+        (200, 4, 100),
+        (7, 4, 5),
+        (2, 4, 50),
+        (1, 1, 9),
+    ):
+        chosen = _spread(count, num_chains, num_draws)
+        assert len(np.unique(chosen)) == count
+        of_chain = [chosen[chosen % num_chains == chain] // num_chains for chain in range(num_chains)]
+        sizes = [len(draws) for draws in of_chain]
+        assert max(sizes) - min(sizes) <= 1
+        assert all({0, num_draws - 1} <= {*draws} for draws in of_chain if len(draws) > 1)
 
 
 def test_weights_of_rows_count_as_repeats(line):
@@ -120,6 +153,13 @@ def test_early_stopping_keeps_the_best_weights_of_each_chain():
     assert losses[0] < losses[1] - 0.05
     assert "stopped early" in stopped.receipt.notes[0]
     assert stopped.receipt.num_steps < 3000
+
+
+def test_a_run_shorter_than_an_epoch_is_not_thrown_away(line):
+    x, y = (np.repeat(values, 10, 0) for values in line)
+    model = Model(linear(), Gaussian(0.3), dist.Normal(0.0, 10.0))
+    posterior = fit(model, MAP(num_steps=300, batch_size=1, learning_rate=0.05), (x, y), validation=0.1)
+    np.testing.assert_allclose(solution(posterior), [1.0, -2.0, 0.5], atol=0.5)
 
 
 def test_a_budget_ends_a_run_and_says_so(wave):
@@ -213,6 +253,9 @@ NAN = np.where(np.arange(6) == 4, np.nan, 0.0)
         (REGRESSION, (X, Y), {"seed": -1}, ValueError, "seed"),
         (REGRESSION, (X, Y), {"holdout": 1.5}, ValueError, "between 0 and 1"),
         (REGRESSION, (X, Y), {"validation": 0.01}, ValueError, "empty side"),
+        (REGRESSION, (X, Y), {"holdout": (X, Y)}, ValueError, "inputs alone, without targets"),
+        (REGRESSION, (X, Y), {"holdout": X[:, :1]}, ValueError, r"holdout has rows of shape \(1,\)"),
+        (REGRESSION, (X, Y), {"validation": (X[:, :1], Y)}, ValueError, r"validation has rows of shape \(1,\)"),
         (REGRESSION, (X, Y), {"method": MAP}, TypeError, r"MAP\(\)"),
         (REGRESSION, (X, Y), {"method": MAP(batch_size=7)}, ValueError, "more than the 6 rows.*'full'"),
         (REGRESSION, (X, Y), {"method": MAP(batch_size=0)}, ValueError, "at least 1"),
@@ -245,6 +288,13 @@ def test_ctrl_c_ends_a_run_politely(wave):
     assert "interrupted after" in posterior.receipt.notes[0]
     assert 0 < posterior.receipt.num_steps < 10**9
     assert np.isfinite(posterior.predict(wave[0]).mean).all()
+
+
+def test_the_receipt_counts_gradients_by_steps_and_not_by_records(line):
+    model = Model(linear(), Gaussian(0.3), dist.Normal(0.0, 0.5))
+    posterior = fit(model, HMC(num_draws=5, num_burn_in=10, thin=4), line)
+    steps = np.array([1] * 10 + [4] * 5)
+    assert posterior.receipt.num_gradients == round(float((posterior.trace["num_gradients"] * steps).sum()))
 
 
 def test_the_receipt_names_a_temperature_where_it_moves_the_answer(line):

@@ -39,6 +39,13 @@ def test_strange_rows_get_small_p_values(regression):
     assert np.median(regression.predict(X[500:]).ood) > 0.2
 
 
+def test_p_values_do_not_depend_on_the_draws_asked_for(regression):
+    posterior, strange = regression, np.array([[0.0, 0.0, 0.0], [9.0, -9.0, 9.0]])
+    usual = posterior.predict(strange).ood
+    for settings in ({"num_draws": 1}, {"num_draws": 3}, {"seed": 4}, {"closed_form": False}):
+        np.testing.assert_array_equal(posterior.predict(strange, **settings).ood, usual)
+
+
 def test_one_draw_uses_feature_distance():
     model = Model(mlp((8,)), Categorical(2), dist.Normal(0.0, 1.0))
     labels = (X[:300, 0] > 0).astype(int)

@@ -7,9 +7,10 @@ import numpyro.distributions as dist
 import pytest
 from scipy import optimize, stats
 
-from posterity import Model, streaming
+from posterity import Model, metrics, streaming
 from posterity.families import Samples
 from posterity.likelihoods import (
+    Bernoulli,
     Categorical,
     Gaussian,
     HeteroscedasticGaussian,
@@ -96,6 +97,17 @@ def test_samples_follow_the_mixture(gaussian):
     assert np.all(np.abs(below - 0.3) < 4 * np.sqrt(0.21 / 20000))
 
 
+def test_a_few_samples_come_from_components_that_the_seed_chooses():
+    made = predict(
+        Gaussian(1e-3), np.repeat(np.arange(40.0)[:, None], 500, 1)[..., None]
+    )  # draw s predicts s everywhere
+    one = np.stack([made.sample(1, seed)[0] for seed in range(30)]).round()
+    assert len(np.unique(one[:, 0])) > 15
+    np.testing.assert_array_equal(one, np.repeat(one[:, :1], 500, 1))  # in all blocks: a draw of the function
+    every = made.sample(40)[:, 0].round()
+    np.testing.assert_array_equal(np.sort(every), np.arange(40))
+
+
 def test_crps_is_exact_for_gaussians_and_sampled_otherwise(gaussian):
     drawn = gaussian.sample(4000, seed=5).astype(float)
     brute = np.abs(drawn - Y).mean(0) - np.abs(drawn[::2, :] - drawn[1::2, :]).mean(0) / 2
@@ -148,6 +160,27 @@ def test_classes():
         assert p[chosen].sum() >= 0.8
         assert p[chosen].sum() - p[chosen].min() < 0.8  # one class fewer is not enough
     assert np.array_equal(prediction.label, prediction.probs.argmax(1))
+
+
+def test_labels_may_be_floats_and_are_checked():
+    made = predict(Categorical(3), RNG.normal(size=(4, 6, 3)))
+    labels = np.array([0, 1, 2, 0, 1, 2])
+    np.testing.assert_array_equal(made.log_prob(labels.astype(float)), made.log_prob(labels))
+    for bad in (labels + 0.5, labels - 1, labels + 1):
+        with pytest.raises(ValueError, match=r"labels 0 \.\. 2"):
+            made.log_prob(bad)
+
+
+def test_the_moment_matched_density_takes_several_targets_a_row():
+    made = predict(Gaussian(0.5, 2), RNG.normal(size=(8, 5, 2)))
+    y = RNG.normal(size=(5, 2))
+    expected = stats.norm.logpdf(y, made.mean, made.std).sum(1)
+    np.testing.assert_allclose(made.log_prob_gaussian(y), expected, rtol=1e-5)
+
+
+def test_a_confident_mistake_costs_its_log_likelihood_and_not_infinity():
+    made = predict(Bernoulli(), np.full((3, 4, 1), 30.0))
+    assert metrics.evaluate(made, np.array([1, 1, 1, 0]))["nll"].value == pytest.approx(30 / 4, rel=1e-5)
 
 
 def test_several_targets_a_row_have_a_variance_each():

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from posterity import Model, prior_predictive
+from posterity import MAP, Model, fit, prior_predictive
 from posterity.likelihoods import Gaussian, GaussianLearnedNoise
 from posterity.networks import linear, mlp
 from posterity.priors import Fixed, Flat, prior, scale_mixture
@@ -53,6 +53,26 @@ def test_fan_in_divides_the_scale_of_matrices():
     assert abs(spread - 2 / np.sqrt(2)) < 4 * np.sqrt(2) / np.sqrt(2 * 8000)
 
 
+def test_fan_in_counts_the_window_of_a_convolution():
+    scaled = prior(dist.Normal(0.0, 2.0), fan_in=True)
+    for shape, axis in (((3, 3, 5, 64), -2), ((64, 5, 3, 3), -1)):  # Flax and ours; Equinox
+        assert scaled.factor("network/weight", shape, axis) == pytest.approx(1 / np.sqrt(45))
+    assert scaled.factor("network/bias", (64, 1, 1), -1) == 1.0  # of an Equinox convolution
+
+
+def test_a_pattern_without_a_weight_is_named(line):
+    believed = {"layers_0/*": Fixed(), "*": dist.Normal(0.0, 1.0)}
+    with pytest.raises(ValueError, match=r"'layers_0/\*' matches no weight; they are .*layer_0/weight"):
+        fit(Model(linear(), Gaussian(0.3), believed), MAP(), line)
+
+
+def test_a_pattern_of_the_users_comes_before_the_likelihoods_own_prior():
+    for pattern in ("likelihood/*", "*log_scale", "likelihood/log_scale"):
+        model = Model(linear(), GaussianLearnedNoise(0.5), {pattern: Fixed(), "*": dist.Normal(0.0, 1.0)})
+        assert model.full_prior.is_fixed("likelihood/log_scale")
+    assert not Model(linear(), GaussianLearnedNoise(0.5), Fixed()).full_prior.is_fixed("likelihood/log_scale")
+
+
 def test_scale_mixture_is_blundells():
     w = np.array([0.0, 0.01, 1.5])
     expected = np.log(0.25 * stats.norm.pdf(w, 0, 1) + 0.75 * stats.norm.pdf(w, 0, np.exp(-6)))
@@ -83,6 +103,8 @@ def test_a_mixture_of_any_family_is_a_prior():
         (dist.ImproperUniform(dist.constraints.real, (), ()), ValueError, r"Flat\(\)"),
         (dist.Delta(0.0), ValueError, r"Fixed\(\)"),
         ({}, ValueError, "empty mapping"),
+        (dist.HalfNormal(1.0), ValueError, "whole line"),
+        (dist.Uniform(-1.0, 1.0), ValueError, "whole line"),
     ],
 )
 def test_bad_priors_name_the_remedy(bad, error, message):

@@ -42,6 +42,13 @@ def test_what_counts_as_stuck():
     assert stuck_chains(trace([0.8, 0.7], [0.1, 0.02])).tolist() == [False, False]
 
 
+def test_a_warm_up_of_a_few_steps_cannot_tell():
+    few = {name: values[:, -2:] for name, values in trace([0.8, 0.7], [0.1, 0.1]).items()}
+    assert stuck_chains(few).tolist() == [False, False]
+    few["acceptance"][1] = 0.0
+    assert stuck_chains(few).tolist() == [False, True]
+
+
 METHOD = HMC(num_draws=20, num_burn_in=20, max_leapfrog=200)
 
 

@@ -11,7 +11,7 @@ from posterity import tree
 from posterity.families import Samples
 from posterity.inference.driver import fit
 from posterity.inference.sgmcmc import SGHMC, SGLD, Cyclical
-from posterity.types import Kernel
+from posterity.types import Batch, Clock, Kernel
 
 GAUSSIAN, BANANA = targets.linear_gaussian(), targets.banana()
 NUM_DATA = 4
@@ -23,6 +23,19 @@ COUNTS = {"num_burn_in": 500, "num_draws": 4000, "thin": 8}
 # Of every case the shortest period is that at T = 0.25: these rates leave a variance about a third too large there.
 RATES = {"sgld": 0.022, "sghmc": 0.042}
 METHODS = {"sgld": SGLD, "sghmc": SGHMC}
+
+
+def test_the_place_in_a_cycle_is_the_clocks():
+    """Whatever steps were taken: a budget may have cut the phase before."""
+    method = Cyclical(base=SGLD(learning_rate=0.01), cycle_length=100, draws_per_cycle=10, thin=2)
+    kernel, data = method.kernel(targets.model()), GAUSSIAN
+    batch = Batch(*(jnp.asarray(values, float) for values in data), jnp.ones(len(data[1])))
+    params = {"network": {"a": jnp.zeros(()), "b": jnp.zeros(())}}
+    for phase, step, num_steps, place in ((0, 10, 80, 10), (1, 5, 20, 85), (2, 0, 80, 0)):
+        now = Clock(*(jnp.asarray(value) for value in (step, num_steps, phase, 0, 1.0, 4.0)))
+        state = kernel.init(None, params, batch, now)
+        _, info = kernel.step(jax.random.key(0), state, batch, now)
+        assert float(info.learning_rate) == pytest.approx(0.005 * (np.cos(np.pi * place / 100) + 1), rel=1e-5)
 
 
 def law(case, rate, momentum=0.0):

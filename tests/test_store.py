@@ -20,6 +20,7 @@ import pytest
 from posterity import (
     HMC,
     MAP,
+    SGLD,
     DeepEnsemble,
     Gaussian,
     GaussianLearnedNoise,
@@ -210,6 +211,47 @@ def test_a_budgeted_run_is_readable_and_its_data_are_checked(tmp_path, monkeypat
     assert whole.family.num_draws == 1200
     first = jax.tree.leaves(part.family.draws)[0]
     np.testing.assert_array_equal(jax.tree.leaves(whole.family.draws)[0][:, : first.shape[1]], first)
+
+
+@pytest.mark.parametrize("start", [SGLD(num_draws=20, num_burn_in=20), Laplace(tune="noise", start=MAP(num_steps=50))])
+def test_a_run_cut_in_its_second_stage_goes_on_from_the_first(start, tmp_path, monkeypatch):
+    from posterity.inference.checkpoint import Checkpoint
+
+    save = Checkpoint.save
+
+    def save_then_stop(self, *arguments):
+        save(self, *arguments)
+        if self.writer.folder.name == "run" and self.progress["num_steps"] > 12:
+            raise InterruptedError
+
+    model = Model(mlp((4,)), Gaussian(0.7), Normal(0.0, 1.0))
+    method = HMC(num_draws=20, num_burn_in=10, step_size=0.02, trajectory_length=0.4, start=start)
+    whole = fit(model, method, (X, Y))
+    monkeypatch.setattr(Checkpoint, "save", save_then_stop)
+    monkeypatch.setattr("posterity.inference.checkpoint.SAVE_SECONDS", 0.0)
+    monkeypatch.setattr("posterity.inference.run.SEGMENT_SECONDS", 0.0)
+    with pytest.raises(InterruptedError):
+        fit(model, method, (X, Y), store=tmp_path / "run")
+    monkeypatch.setattr(Checkpoint, "save", save)
+    part = load(tmp_path / "run")
+    assert float(part.model.likelihood.scale) == float(whole.model.likelihood.scale)  # which Laplace tuned
+    assert same(resume(tmp_path / "run").family, whole.family)
+
+
+def test_a_run_that_cannot_begin_leaves_no_store(tmp_path):
+    with pytest.raises(ValueError, match="more than the 40 rows"):
+        fit(MODEL, MAP(batch_size=100), (X, Y), store=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    fit(MODEL, MAP(num_steps=10), (X, Y), store=tmp_path / "run")
+
+
+def test_a_network_of_ones_own_keeps_the_noise_that_was_tuned(tmp_path):
+    network = from_function(lambda key, x: {"w": jnp.zeros((2, 1))}, lambda params, x: x @ params["w"])
+    model = Model(network, Gaussian(2.0), Normal(0.0, 1.0))
+    posterior = fit(model, Laplace(tune="noise", start=MAP(num_steps=50)), (X, Y))
+    assert posterior.model.likelihood.scale < 1.5
+    posterior.save(tmp_path / "own")
+    assert float(load(tmp_path / "own", model).model.likelihood.scale) == float(posterior.model.likelihood.scale)
 
 
 def test_an_unwritable_or_full_place_is_said_and_nothing_is_lost(saved, tmp_path, monkeypatch):

@@ -203,6 +203,10 @@ class NoisyCategorical(Likelihood):
     num_classes: int = 2
     num_noise_draws: int = 32
 
+    def __post_init__(self) -> None:
+        if self.num_noise_draws < 2 or self.num_noise_draws % 2:
+            raise ValueError(f"NoisyCategorical(num_noise_draws={self.num_noise_draws}): give an even number above 0.")
+
     @property
     def num_outputs(self) -> int:  # type: ignore[override]
         return 2 * self.num_classes

@@ -312,12 +312,10 @@ def evaluate(prediction: Any, y: ArrayLike) -> dict[str, Estimate]:
     if prediction.kind == "classes":
         probs, labels = _classification(prediction.probs, y)
         mistaken = probs.argmax(1) != labels
-        with np.errstate(divide="ignore"):  # a label held impossible costs inf, and should
-            log_prob = np.log(probs[np.arange(len(labels)), labels])
         ranked = auroc(prediction.total, mistaken) if 0 < mistaken.mean() < 1 else None
         return {
             "accuracy": accuracy(probs, labels),
-            "nll": negative_log_likelihood(log_prob),
+            "nll": negative_log_likelihood(prediction.log_prob(labels)),
             "brier": brier(probs, labels),
             "calibration_error": calibration_error(probs, labels),
             "error_auroc": ranked or Estimate(float("nan"), float("nan")),

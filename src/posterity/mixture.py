@@ -60,11 +60,16 @@ def quantiles(model: Any, block: Components, levels: Array) -> Array:
 
 
 def samples(model: Any, block: Components, row: Array, key: Key, count: Array) -> Array:
-    """Draws of the target, [n, count.size, ...]: sample i comes from component i % S, so all are used alike."""
-    key = jax.random.fold_in(key, row[0])  # each block has noise of its own
-    marginal = block.marginal(model)
-    rounds = -(-count.shape[0] // block.outputs.shape[0])
-    drawn = jnp.asarray(marginal.sample(key, (rounds,)))  # [R, S, n, ...]
+    """Draws of the target, [n, count.size, ...]: the components in a random order, again and again.
+
+    The order is the seed's alone: sample i comes from one and the same component at all rows, a draw of the function.
+    """
+    key_order, key_noise = jax.random.split(key)
+    num_components = block.outputs.shape[0]
+    order = jax.random.permutation(key_order, num_components)
+    key_noise = jax.random.fold_in(key_noise, row[0])  # each block has noise of its own
+    rounds = -(-count.shape[0] // num_components)
+    drawn = jnp.asarray(block.marginal(model).sample(key_noise, (rounds,)))[:, order]  # [R, S, n, ...]
     flat = drawn.reshape(-1, *drawn.shape[2:])[: count.shape[0]]
     return jnp.moveaxis(flat, 0, 1)
 

@@ -63,7 +63,7 @@ class Model:
     def full_prior(self) -> Prior:
         """The user's prior after the likelihood's own and after what no prior speaks of."""
         own: dict[str, Any] = {f"likelihood/{name}": d for name, d in self.likelihood.priors().items()}
-        own = {name: d for name, d in own.items() if name not in self.prior.patterns}
+        own = {name: d for name, d in own.items() if not self.prior.names(name)}
         own[f"*{DROPOUT_LOGIT}"] = Fixed()  # a dropout rate is a setting of MC dropout, not a weight
         return dataclasses.replace(
             self.prior,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import importlib.metadata
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,7 @@ def make_receipt(
     seed: int,
     num_chains: int,
     num_steps: int,
+    num_gradients: float,
     seconds: float,
     notes: list[str],
     trace: dict[str, np.ndarray],
@@ -85,7 +87,7 @@ def make_receipt(
         num_weights=tree.size(shapes),
         num_chains=num_chains,
         num_steps=num_steps,
-        num_gradients=round(float(np.mean(trace.get("num_gradients", 1.0))) * num_steps * num_chains),
+        num_gradients=round(num_gradients),
         step_size=", ".join(f"{last:.3g}" for last in trace["step_size"][:, -1]) if "step_size" in trace else "none",
         seconds=seconds,
         prior=str(model.prior),
@@ -145,7 +147,10 @@ class Posterior:
         stream = OutputStream(
             self.model, self.family, jax.random.key(seed), inputs, self._choose(num_draws), closed, memory
         )
-        return Prediction(stream, self.calibration)
+        # p-values compare with scores of held-out rows, which were predicted as is usual.
+        fresh = self.family.num_draws is None and not closed
+        usual = num_draws in (None, self.family.num_draws) and closed_form and not (fresh and seed)
+        return Prediction(stream, self.calibration, None if usual else partial(self.predict, inputs, memory=memory))
 
     def diagnose(self, x: Any, *, seed: int = 0, memory: int = DEFAULT_MEMORY) -> Diagnosis:
         """Whether the chains agree on what they predict at rows x, in numbers and, printed, in words."""
@@ -212,7 +217,7 @@ class Posterior:
             return np.arange(stored)
         if num_draws > stored:
             raise ValueError(f"num_draws={num_draws}, but {stored} draws are stored; ask for at most that many.")
-        return np.linspace(0, stored - 1, num_draws).round().astype(int)
+        return _spread(num_draws, self.family.num_chains, stored // self.family.num_chains)
 
     def _check_rows(self, inputs: Any) -> None:
         got = jax.tree.map(lambda leaf: leaf.shape[1:], inputs)
@@ -220,6 +225,17 @@ class Posterior:
         if got != wanted:
             raise ValueError(f"x has rows of shape {got}; the model was trained on rows of shape {wanted}.")
         self.model.check_inputs(inputs)
+
+
+def _spread(count: int, num_chains: int, num_draws: int) -> np.ndarray:
+    """So many of the draws s = draw * C + chain: as many of each chain as can be, evenly spaced along it."""
+    per_chain = np.full(num_chains, count // num_chains)
+    per_chain[np.linspace(0, num_chains - 1, count % num_chains).round().astype(int)] += 1
+    places = [
+        np.linspace(0, num_draws - 1, size).round().astype(int) * num_chains + chain
+        for chain, size in enumerate(per_chain)
+    ]
+    return np.sort(np.concatenate(places))
 
 
 def posterior_parts(posterior: Posterior, writer: Writer) -> dict[str, Any]:
@@ -297,10 +313,14 @@ def _check_outputs(posterior: Posterior, expected: np.ndarray) -> None:
 
 
 def stored_model(stored: Any, arrays: dict[str, np.ndarray], given: Model | None) -> Model:
-    """The model of a store, or the given one where the store could not hold it."""
-    if given is not None:
-        return given
+    """The model of a store; a given one brings the network and what else the store could not hold.
+
+    Likelihood and prior are the stored ones where they can be: a run may have tuned them.
+    """
     model = decode(stored, arrays)
+    if given is not None:
+        parts = {name: getattr(model, name) for name in ("likelihood", "prior")}
+        return tree.replace(given, **{name: part for name, part in parts.items() if not find_missing(part)})
     missing = find_missing(model)
     if missing:
         raise StoreError(

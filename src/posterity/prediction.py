@@ -5,6 +5,7 @@ Nothing is computed before it is asked for; each answer streams over rows within
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
@@ -24,9 +25,16 @@ CRPS_SAMPLES = 1000
 class Prediction:
     """What the posterior says of the targets at N rows. Arrays have rows first: [N, ...]."""
 
-    def __init__(self, stream: OutputStream, calibration: Calibration | None = None) -> None:
+    def __init__(
+        self,
+        stream: OutputStream,
+        calibration: Calibration | None = None,
+        as_calibrated: Callable[[], Prediction] | None = None,
+    ) -> None:
+        """`as_calibrated` predicts the same rows as held-out rows were predicted; None where this is just that."""
         self._stream = stream
         self._calibration = calibration
+        self._as_calibrated = as_calibrated
 
     @property
     def kind(self) -> str:
@@ -100,8 +108,9 @@ class Prediction:
     def log_prob_gaussian(self, y: Any) -> np.ndarray:
         """log N(y; mean, std^2): the moment-matched Gaussian some papers report instead; not the mixture's."""
         self._forbid_classes("log_prob_gaussian")
-        log_prob = metrics.gaussian_log_prob(self.mean, self.std, self._targets(y))
-        return log_prob.reshape(len(log_prob), -1).sum(-1)
+        y = self._targets(y)
+        log_prob = metrics.gaussian_log_prob(self.mean.ravel(), self.std.ravel(), y.ravel())
+        return log_prob.reshape(len(y), -1).sum(-1)
 
     def sample(self, num_samples: int = 100, seed: int = 0) -> np.ndarray:
         """Draws of the target, [num_samples, N, ...]."""
@@ -172,7 +181,8 @@ class Prediction:
                 "No held-out rows to compare with. Either set some aside when fitting, fit(..., holdout=0.1), or give "
                 "rows that were not trained on, posterior = posterior.calibrate(x)."
             )
-        return self._calibration.p_value(self._calibration.score(self, self._stream.x))
+        scored = self if self._as_calibrated is None else self._as_calibrated()
+        return self._calibration.p_value(self._calibration.score(scored, self._stream.x))
 
     @property
     def _is_normal(self) -> bool:
@@ -193,7 +203,14 @@ class Prediction:
             y = y.reshape(expected)
         if y.shape != expected:
             raise ValueError(f"y has shape {y.shape}; the prediction is for targets of shape {expected}.")
-        return y
+        if self.kind == "continuous":
+            return y
+        whole = y.astype(np.int32)
+        most = self.mean.shape[-1] - 1 if self.kind == "classes" else np.inf
+        if (whole != y).any() or (whole < 0).any() or (whole > most).any():
+            values = f"labels 0 .. {most}" if self.kind == "classes" else "counts 0, 1, 2, ..."
+            raise ValueError(f"y must hold {values}; it has values such as {y.min()} and {y.max()}.")
+        return whole
 
     def _require(self, kind: str, name: str, instead: str) -> None:
         if self.kind != kind:

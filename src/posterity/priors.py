@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fnmatch
 import functools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
 from typing import Any
@@ -62,12 +62,21 @@ class Prior:
     def find(self, name: str) -> Any:
         """The distribution of the weight with this path."""
         for pattern, distribution in zip(self.patterns, self.distributions, strict=True):
-            if fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"network/{pattern}"):
+            if _matches(name, pattern):
                 return distribution
         raise ValueError(
             f"The prior has no pattern for the weight {name!r}; it has {', '.join(map(repr, self._shown()))}. "
             "Add '*' as the last pattern to cover all other weights."
         )
+
+    def names(self, name: str) -> bool:
+        """Whether a pattern more particular than '*' speaks of this weight."""
+        return any(pattern != "*" and _matches(name, pattern) for pattern in self.patterns)
+
+    def idle(self, names: Iterable[str]) -> list[str]:
+        """Patterns that match none of these weights; '*' may well be left with none."""
+        known = list(names)
+        return [p for p in self._shown() if p != "*" and not any(_matches(name, p) for name in known)]
 
     def factor(self, name: str, shape: tuple[int, ...], fan_in_axis: int) -> Any:
         """What the weight's distribution is stretched by."""
@@ -75,8 +84,9 @@ class Prior:
             return 1.0  # the noise is no weight: tuning the weights' scale leaves its prior alone
         if not self.fan_in or len(shape) < 2:
             return self.scale
-        receptive_field = int(np.prod(shape[:-2]))  # of a convolution
-        return self.scale / np.sqrt(receptive_field * shape[fan_in_axis])
+        # A convolution counts its window too: [..., in, out] here and in Flax, [out, in, ...] in Equinox.
+        inputs = shape[:-1] if fan_in_axis == -2 else shape[1:]
+        return self.scale / np.sqrt(np.prod(inputs))
 
     def log_probs(self, params: Params, fan_in_axis: int = -2) -> Params:
         """log p(w) of every single weight, in the shapes of `params`."""
@@ -145,6 +155,10 @@ class Prior:
         return "; ".join(parts) + (", divided by sqrt(fan-in)" if self.fan_in else "") + scale
 
 
+def _matches(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"network/{pattern}")
+
+
 def prior(distribution: Any, *, fan_in: bool = False) -> Prior:
     """A prior from a distribution, a mapping of patterns to distributions, or a prior."""
     if isinstance(distribution, Prior):
@@ -174,6 +188,11 @@ def _check(pattern: str, value: Any) -> None:
     variance = np.asarray(value.variance)
     if (variance <= 0).any():
         raise ValueError(f"The prior of {pattern!r} has zero width; say Fixed() to hold weights at their start.")
+    if not isinstance(value.support, type(dist.constraints.real)):
+        raise ValueError(
+            f"The prior of {pattern!r}, {type(value).__name__}, leaves out some values; a weight may take any, so "
+            "choose one on the whole line, e.g. Normal(0, 1) or Laplace(0, 1)."
+        )
 
 
 def _log_density(distribution: Any, weight: Array) -> Array:

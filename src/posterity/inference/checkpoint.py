@@ -20,7 +20,8 @@ from jax.sharding import Mesh
 from posterity import tree
 from posterity.data.dataset import Dataset
 from posterity.devices import fetch, place
-from posterity.posterior import Posterior, posterior_parts
+from posterity.model import Model
+from posterity.posterior import Posterior, posterior_from, posterior_parts
 from posterity.store import MANIFEST, Reader, StoreError, Writer, encode, fingerprint
 from posterity.stored import StoredSamples, open_draws
 from posterity.types import Params
@@ -82,6 +83,14 @@ class Checkpoint:
         folder = self.writer.folder / "start"
         return Checkpoint.reopen(Reader(folder)) if (folder / MANIFEST).exists() else Checkpoint.create(folder, job)
 
+    def posterior(self, model: Model) -> Posterior | None:
+        """What a stage that is over came to."""
+        reader = self._reader
+        if reader is None or "posterior" not in reader.body:
+            return None
+        with reader.damage_in_words():
+            return posterior_from(reader, model)
+
     @property
     def has_state(self) -> bool:
         return self.progress is not None
@@ -119,6 +128,7 @@ class Checkpoint:
             "record": record,
             "num_steps": run.num_steps,
             "num_taken": run.num_taken,
+            "num_gradients": run.num_gradients,
             "stuck": None if run.stuck is None else run.stuck.tolist(),
             "notes": run.notes,
             "num_shards": self._num_shards,
@@ -139,7 +149,7 @@ class Checkpoint:
             if f"draws-{number:06d}.safetensors" in reader.files:
                 run.draws.append(_stored_draws(reader.path(f"draws-{number:06d}"), template.state.params))
         run.num_steps, run.num_taken = self.progress["num_steps"], self.progress["num_taken"]
-        run.notes = list(self.progress["notes"])
+        run.num_gradients, run.notes = self.progress["num_gradients"], list(self.progress["notes"])
         run.stuck = None if self.progress["stuck"] is None else np.array(self.progress["stuck"])
         self._traced, self._kept = _length(run.trace), len(run.draws)
         stored = reader.arrays(f"state-{numbers[-1]:06d}")

@@ -87,14 +87,19 @@ def fit(
         calibration = aside.x
     elif holdout is not None:
         calibration = check_inputs(holdout, "holdout")
+        _check_alike(calibration, rows.x, "holdout")
     if validation is not None and isinstance(validation, float | int):
         rows, validation_rows = holdout_split(rows, validation, seed, "validation")
     else:
         validation_rows = None if validation is None else dataset(validation, model.likelihood)
+        if validation_rows is not None:
+            _check_alike(validation_rows.x, rows.x, "validation")
     num_chains = method.num_chains if chains is None else chains
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
-    checkpoint = None if store is None else Checkpoint.create(Path(store), job)
-    return run_job(job, checkpoint, budget, progress)
+    if store is None:
+        return run_job(job, None, budget, progress)
+    _check_stages(job)  # a store that was begun can only be resumed, so what cannot run must not begin one
+    return run_job(job, Checkpoint.create(Path(store), job), budget, progress)
 
 
 def run_job(job: Job, checkpoint: Checkpoint | None, budget: float | None = None, progress: bool = True) -> Posterior:
@@ -109,7 +114,9 @@ def run_job(job: Job, checkpoint: Checkpoint | None, budget: float | None = None
 def so_far(job: Job, checkpoint: Checkpoint) -> Posterior:
     """The posterior of what a run had stored when it was cut off; nothing is run."""
     if isinstance(job.method.start, Method):
-        job = job._replace(method=tree.replace(job.method, start=None), validation=None)
+        started = checkpoint.first_stage(job._replace(method=job.method.start)).posterior(job.model)
+        model = job.model if started is None else started.model  # the first stage may have tuned it
+        job = job._replace(model=model, method=tree.replace(job.method, start=None), validation=None)
     if not job.method.anytime:
         raise StoreError(
             f"{type(job.method).__name__} was cut off before its end, and half of it is nothing: resume it."
@@ -128,13 +135,34 @@ def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, pr
         # A budget is for both: the first stage may use half of it.
         now = time.perf_counter()
         halfway = None if deadline is None else now + (deadline - now) / 2
-        started = _fit_job(first, stage, halfway, progress)
-        if stage is not None:
-            started = stage.finish(started)
+        started = None if stage is None else stage.posterior(first.model)
+        if started is None:
+            started = _fit_job(first, stage, halfway, progress)
+            started = started if stage is None else stage.finish(started)
         # The validation rows have served: the first stage stopped on them.
         job = job._replace(method=tree.replace(job.method, start=started), model=started.model, validation=None)
     run, states, fixed = _run_phases(job, checkpoint, deadline, progress)
     return _posterior(job, run, states, fixed, time.perf_counter() - begun)
+
+
+def _check_alike(inputs: Any, training: Any, name: str) -> None:
+    got, wanted = (jax.tree.map(lambda leaf: leaf.shape[1:], rows) for rows in (inputs, training))
+    if got != wanted:
+        hint = "; give inputs alone, without targets" if name == "holdout" and isinstance(inputs, tuple) else ""
+        raise ValueError(f"{name} has rows of shape {got}; those to train on have shape {wanted}{hint}.")
+
+
+def _check_stages(job: Job) -> None:
+    """What `_starts` would refuse, of the method and of those it starts from."""
+    stages = [job.method]
+    while isinstance(stages[-1].start, Method):
+        stages.append(stages[-1].start)
+    started = starting_weights(job.model, stages[-1], job.rows, jax.random.key(job.seed), 1)
+    free, fixed = tree.take_rows(started, 0)
+    check_shapes(job.model, free, fixed, job.rows)
+    for method in stages:
+        method.plan(job.rows.num_rows)
+        method.check(job.model.bind(fixed), free, job.rows)
 
 
 def _posterior(job: Job, run: Run, states: Any, fixed: Params, seconds: float) -> Posterior:
@@ -144,9 +172,9 @@ def _posterior(job: Job, run: Run, states: Any, fixed: Params, seconds: float) -
         states, kept, fixed = tree.take_rows((states, kept, fixed), ~run.stuck)
         job = job._replace(num_chains=int((~run.stuck).sum()))
     result: Result = job.method.finish(job.model, states, kept, fixed)
-    history, steps = run.history(), run.num_taken
+    history, taken = run.history(), (run.num_taken, run.num_gradients)
     receipt = make_receipt(
-        result.model, job.method, job.rows, job.seed, job.num_chains, steps, seconds, run.notes, history
+        result.model, job.method, job.rows, job.seed, job.num_chains, *taken, seconds, run.notes, history
     )
     family = settle(result.family)
     facts = result.facts or {}
@@ -172,7 +200,8 @@ def _run_phases(
     with bar_shown as bar, polite_interrupt(run.interrupt, method.anytime):
         for number, phase in enumerate(phases):
             layout = layout_of(mesh, phase, num_rows, start[1])
-            batch = rows.setdefault(layout.batches > 1, place_rows(layout, job.rows))
+            picks = layout.batches > 1
+            batch = rows[picks] = rows[picks] if picks in rows else place_rows(layout, job.rows)
             extra = place(_extra(method, model, job.validation, layout), mesh)
             shared = (layout, method, model, batch, extra)
             if chains is None and checkpoint is not None and checkpoint.has_state:

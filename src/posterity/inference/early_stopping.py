@@ -27,7 +27,11 @@ class EarlyStoppingState(NamedTuple):
 
 
 def stop_early(kernel: Kernel, validation: Batch, every: Any, patience: Any) -> Kernel:
-    """Look at the validation loss every `every` steps; stop after `patience` looks without a better one."""
+    """Look at the validation loss every `every` steps; stop after `patience` looks without a better one.
+
+    The last step is looked at too, and before the first look the best state is the latest one: a run shorter than
+    `every` steps, by its plan or by a budget, must not end where it began.
+    """
     validate = kernel.validate
     assert validate is not None
 
@@ -50,8 +54,10 @@ def stop_early(kernel: Kernel, validation: Batch, every: Any, patience: Any) -> 
     def step(key: Key, state: EarlyStoppingState, batch: Batch, clock: Clock) -> tuple[EarlyStoppingState, Any]:
         key_step, key_look = jax.random.split(key)
         moved, info = kernel.step(key_step, state.current, batch, clock)
-        state = state._replace(current=tree.select(state.stopped, state.current, moved))
-        due = (clock.step + 1) % every == 0
+        current = tree.select(state.stopped, state.current, moved)
+        best = tree.select(jnp.isinf(state.best_loss), current, state.best)
+        state = state._replace(current=current, best=best)
+        due = ((clock.step + 1) % every == 0) | (clock.step + 1 == clock.num_steps)
         return jax.lax.cond(due, look, lambda _, same: same, key_look, state), info
 
     return Kernel(init, step, validate)

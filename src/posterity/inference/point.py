@@ -44,8 +44,9 @@ class MLE(Descent):
     uses_prior = False
 
     def kernel(self, model: Model) -> Kernel:
-        flat = tuple(d if isinstance(d, Fixed) else Flat() for d in model.prior.distributions)
-        return _map_kernel(self, tree.replace(model, prior=tree.replace(model.prior, distributions=flat)))
+        full = model.full_prior  # with the likelihood's own priors
+        flat = tuple(d if isinstance(d, Fixed) else Flat() for d in full.distributions)
+        return _map_kernel(self, tree.replace(model, prior=tree.replace(full, distributions=flat)))
 
     def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
         del kept

@@ -48,6 +48,7 @@ def restart_stuck(
         filled[:num_chains] = stuck
         chains = replace_chains(filled, chains, fresh)
         pairs = {name: (values, again.history()[name]) for name, values in run.history().items()}
+        run.num_gradients += again.num_gradients
         run.trace = {name: [np.where(stuck[:, None], new, old)] for name, (old, new) in pairs.items()}
         names = ", ".join(map(str, np.flatnonzero(stuck)))
         run.notes.append(f"chain {names} was stuck in warm-up and started afresh (attempt {attempt})")

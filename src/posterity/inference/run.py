@@ -36,6 +36,7 @@ class Run:
     notes: list[str] = field(default_factory=list)
     num_steps: int = 0  # of the plan that are behind
     num_taken: int = 0  # of these, what was run: a budget may cut phases short
+    num_gradients: float = 0.0  # of all chains together
     stop: bool = False
     interrupted: bool = False
     stuck: np.ndarray | None = None  # [C] chains that no restart could free
@@ -89,6 +90,7 @@ def run_phase(
         infos = fetch(infos)  # waits for the device
         seconds = time.perf_counter() - began
         _gather(run, infos, draws, last - record, num_chains)
+        run.num_gradients += _gradients(infos, phase, record, last, num_chains)
         done = min(last * phase.thin, phase.num_steps)
         run.num_steps, run.num_taken = place.offset + done, run.num_taken + done - record * phase.thin
         bar.update(run.num_steps, infos._fields[0], float(np.mean(infos[0][:num_chains, last - record - 1])))
@@ -112,7 +114,14 @@ def adapt_phase(run: Run, shared: tuple[Any, Any, Any, Any, Any], place: Place, 
     """Let the chains look at what the phase kept; its draws have then served."""
     layout, method, model = shared[:3]
     kept, run.draws = run.kept(), []
-    return adapt(layout, method, model, chains, kept, np.asarray([place.number, place.phase.num_steps]))
+    return adapt(layout, method, model, chains, kept, np.asarray([place.number, run.num_steps - place.offset]))
+
+
+def _gradients(infos: Any, phase: Phase, first: int, last: int, num_chains: int) -> float:
+    """What the records from first to last cost; each is a mean over its steps, which in a phase's last may be fewer."""
+    steps = np.minimum(phase.thin, phase.num_steps - np.arange(first, last) * phase.thin)
+    a_step = infos._asdict().get("num_gradients", np.ones((num_chains, len(steps))))
+    return float((a_step[:num_chains, : len(steps)] * steps).sum())
 
 
 def _gather(run: Run, infos: Any, draws: Params, count: int, num_chains: int) -> None:

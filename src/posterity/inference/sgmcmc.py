@@ -170,7 +170,9 @@ def _kernel(method: Langevin, model: Model) -> Kernel:
 
 def _cyclical_kernel(method: Cyclical, model: Model) -> Kernel:
     def step(key: Key, state: LangevinState, batch: Batch, clock: Clock) -> tuple[LangevinState, LangevinInfo]:
-        share = state.num_steps % method.cycle_length / method.cycle_length
+        # A cycle is two phases, of which the second keeps; by the clock, for a budget may have cut the first one.
+        before = jnp.where(clock.phase % 2 == 0, 0, method.cycle_length - clock.num_steps)
+        share = (before + clock.step) % method.cycle_length / method.cycle_length
         rate = method.base.learning_rate / 2 * (jnp.cos(jnp.pi * share) + 1)
         exploring = share < method.exploration
         noise = jnp.where(exploring, 0.0, 1.0)

@@ -82,6 +82,12 @@ def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> No
     if not jax.tree.leaves(free):
         raise ValueError("Every weight is Fixed; leave at least one free.")
     jax.eval_shape(model.log_prior, free)  # names a weight that no pattern covers
+    names = tree.leaf_names(bound.complete(free))
+    if idle := model.prior.idle(names):
+        raise ValueError(
+            f"The prior's pattern {', '.join(map(repr, idle))} matches no weight; they are {', '.join(names[:12])}"
+            f"{' ...' if len(names) > 12 else ''}."
+        )
 
 
 def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any) -> None:

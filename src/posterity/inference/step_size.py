@@ -23,6 +23,7 @@ BOLDNESS, GAMMA, OFFSET, KAPPA = 10.0, 0.05, 10.0, 0.75
 SMALL_ERROR = float(-np.log(0.8))  # an energy error that one leapfrog step may make
 MAX_HALVINGS = 60
 STUCK_ACCEPTANCE, STUCK_STEP_SIZE = 0.01, 1e-3
+MIN_RECORDS = 5  # fewer steps in a row may well be rejected
 
 
 class DualAveraging(NamedTuple):
@@ -83,6 +84,9 @@ def stuck_chains(trace: dict[str, np.ndarray]) -> np.ndarray:
     sits in a spike of the density that the others do not know.
     """
     half = trace["acceptance"].shape[1] // 2
-    still = (trace["acceptance"][:, half:].mean(1) < STUCK_ACCEPTANCE) | (np.ptp(trace["log_joint"][:, half:], 1) == 0)
+    acceptance, log_joint = trace["acceptance"][:, half:], trace["log_joint"][:, half:]
+    still = acceptance.mean(1) < STUCK_ACCEPTANCE
+    if log_joint.shape[1] >= MIN_RECORDS:
+        still |= np.ptp(log_joint, 1) == 0
     last = trace["step_size"][:, -1]
     return still | (last < STUCK_STEP_SIZE * last.max())
