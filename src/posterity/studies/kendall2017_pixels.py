@@ -25,7 +25,7 @@ from posterity.networks import unet
 from posterity.prediction import Prediction
 from posterity.studies.study import Record, Row, Size, save_picture
 
-SIDE = 48
+SIDE, DIGIT = 32, 14  # pixels of an image and of a digit, which is averaged over 2x2
 UNSEEN, CONFUSED, TAKEN_FOR = 7, 3, 8
 BACKGROUND = 10  # the class after the ten digits
 NOISE = (0.02, 0.2)  # of a depth, left and right
@@ -33,10 +33,10 @@ TASKS = ["segmentation", "depth"]
 SIZES: dict[Size, dict[str, Any]] = {
     "full": {
         "images": [500, 4000],
-        "steps": 1000,
+        "steps": 3000,
         "test_images": 200,
         "passes": 50,
-        "width": 16,
+        "width": 12,
         "levels": 2,
         "tasks": TASKS,
     },
@@ -66,15 +66,15 @@ def compose(count: int, train: bool, seed: int = 0) -> dict[str, np.ndarray]:
     rng = np.random.default_rng([seed, train])
     if train:
         digits, labels = digits[labels != UNSEEN], labels[labels != UNSEEN]
-    texture = ndimage.gaussian_filter(rng.normal(size=(count, SIDE, SIDE)), (0, 3, 3))
+    texture = ndimage.gaussian_filter(rng.normal(size=(count, SIDE, SIDE)), (0, 2, 2))
     image = 0.5 * texture / texture.std()
     shown = np.full((count, SIDE, SIDE), BACKGROUND)
     for i in range(count):
         for half in (0, SIDE // 2):
             one = rng.integers(len(labels))
-            small = digits[one][2:26, 2:26] / 255.0
-            top = rng.integers(0, SIDE - 24)
-            place = (i, slice(top, top + 24), slice(half, half + 24))
+            small = digits[one].reshape(DIGIT, 2, DIGIT, 2).mean((1, 3)) / 255
+            top, left = rng.integers(0, SIDE - DIGIT), half + rng.integers(0, SIDE // 2 - DIGIT + 1)
+            place = (i, slice(top, top + DIGIT), slice(left, left + DIGIT))
             image[place] += 2.5 * small
             shown[place] = np.where(small > 0.3, labels[one], shown[place])
     wrong = rng.uniform(size=(count, 1, 1)) < 0.5
@@ -97,7 +97,7 @@ def run_task(task: str, count: int, chosen: dict[str, Any], picture: Path) -> di
     method = MCDropout(
         num_steps=chosen["steps"],
         batch_size=min(16, count),
-        learning_rate=optax.cosine_decay_schedule(2e-3, chosen["steps"]),
+        learning_rate=optax.cosine_decay_schedule(3e-3, chosen["steps"]),
     )
     posterior = fit(model, method, (train["image"], train[task]), seed=0, progress=False)
     prediction = posterior.predict(test["image"], num_draws=chosen["passes"])
