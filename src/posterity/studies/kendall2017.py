@@ -43,9 +43,9 @@ def run(record: Record) -> Iterator[Row]:
     chosen = record.settings["tables"]
     for task, compute in (("regression", regression), ("classes", classes)):
         both = list(itertools.product(chosen["methods"], chosen["rows"]))
-        parts = record.each({f"{task}/{name}/{count}": (name, count, chosen) for name, count in both}, compute)
+        parts = record.each({f"tables/{task}/{name}/{count}": (name, count, chosen) for name, count in both}, compute)
         for method in chosen["methods"]:
-            found = {count: parts[f"{task}/{method}/{count}"] for count in chosen["rows"]}
+            found = {count: parts[f"tables/{task}/{method}/{count}"] for count in chosen["rows"]}
             yield from _rows(f"{task}, {NAMES[method]}", method, found)
         record.picture(task, _picture(record, task, chosen))
     yield from pixels.run(record)
@@ -160,7 +160,7 @@ def _picture(record: Record, task: str, chosen: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(3.4 * len(methods), 2.7 * len(counts)), layout="constrained")
     for axes_row, count in zip(figure.subplots(len(counts), len(methods), squeeze=False), counts, strict=True):
         for axes, method in zip(axes_row, methods, strict=True):
-            found = record.parts[f"{task}/{method}/{count}"]
+            found = record.parts[f"tables/{task}/{method}/{count}"]
             if task == "regression":
                 _bands(axes, found, line(count))
             else:
