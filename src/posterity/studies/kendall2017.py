@@ -24,6 +24,10 @@ LEFT_OUT = "CamVid, NYU and Make3D, for which digits over textures stand in"
 REFERENCE = "Kendall & Gal 2017, What uncertainties do we need in Bayesian deep learning for computer vision?"
 METHODS = ("hmc", "fixed dropout", "learned dropout")
 NAMES = {"hmc": LABELS["hmc"], "fixed dropout": "MC dropout, fixed rate", "learned dropout": "MC dropout, learned rate"}
+MISPLACED = {
+    "fixed dropout": "units are dropped alike everywhere: the spread follows the size of the function, not the data",
+    "learned dropout": "the rate that was learned is close to 0, which leaves next to no spread anywhere",
+}
 NOISE = (0.05, 0.4)  # standard deviation left and right
 FLIPPED = 0.25  # share of wrong labels above
 GRID = np.linspace(-4, 4, 161)
@@ -131,7 +135,11 @@ def _rows(name: str, method: str, found: dict[int, dict[str, Any]]) -> list[Row]
     rows = [
         Row(f"{name}: noise where it was added / elsewhere", noise, target="above 1", holds=noise > 1, remark=truth),
         Row(
-            f"{name}: ignorance where data were removed / where seen", ignorance, target="above 1", holds=ignorance > 1
+            f"{name}: ignorance where data were removed / where seen",
+            ignorance,
+            target="above 1",
+            holds=ignorance > 1,
+            remark=MISPLACED.get(method, "") if ignorance <= 1 else "",
         ),
     ]
     if len(found) < 2:
@@ -168,7 +176,8 @@ def _picture(record: Record, task: str, chosen: dict[str, Any]) -> Figure:
                 axis = np.linspace(-3, 3, side)
                 ignorance = np.reshape(found["ignorance"], (side, side))
                 plots.class_map(ignorance, (axis, axis), plane(count), axes=axes, cmap="viridis")
-            axes.set_title(f"{NAMES[method]}, {count} rows" + ("" if task == "regression" else ": ignorance"))
+            axes.set_title(f"{NAMES[method]}, {count} rows", fontsize=10)
+    figure.suptitle("two sd of ignorance, and with noise" if task == "regression" else "ignorance in nats", fontsize=10)
     return figure
 
 
