@@ -56,7 +56,7 @@ def run(record: Record) -> Iterator[Row]:
         found = {count: parts[f"pixels/{task}/{count}"] for count in chosen["images"]}
         for part in found.values():
             record.keep_picture(part["picture"])
-        yield from _rows(task, found)
+        yield from _rows(task, found, chosen["steps"])
 
 
 def compose(count: int, train: bool, seed: int = 0) -> dict[str, np.ndarray]:
@@ -122,7 +122,7 @@ def run_task(task: str, count: int, chosen: dict[str, Any], picture: Path) -> di
     }
 
 
-def _rows(task: str, found: dict[int, dict[str, Any]]) -> list[Row]:
+def _rows(task: str, found: dict[int, dict[str, Any]], steps: int) -> list[Row]:
     most = found[max(found)]
     noise = most["noise where added"] / most["noise elsewhere"]
     ignorance = most["ignorance where unseen"] / most["ignorance where seen"]
@@ -136,6 +136,10 @@ def _rows(task: str, found: dict[int, dict[str, Any]]) -> list[Row]:
             holds=ignorance > 1,
         ),
     ]
+    if task == "segmentation":
+        for count, part in found.items():
+            name = f"pixels, {task}: accuracy on digits without noise, {count} images"
+            rows.append(Row(name, part["accuracy on quiet digits"], remark=f"after {steps} steps of 16 images"))
     if len(found) > 1:
         few, how = found[min(found)], f"{min(found)} to {max(found)} images"
         for kind, place in (("ignorance", "seen"), ("noise", "added")):
