@@ -161,16 +161,17 @@ def _picture(task: str, test: dict[str, np.ndarray], prediction: Prediction) -> 
         "noise": spread(prediction.aleatoric),
         "ignorance": spread(prediction.epistemic),
     }
-    colours = {"image": "gray", "truth": "tab20", "prediction": "tab20"}
-    if task == "depth":
-        colours = {"image": "gray", "truth": "viridis", "prediction": "viridis"}
+    of_task = "tab20" if task == "segmentation" else "viridis"
+    colours = {"image": "gray", "truth": of_task, "prediction": of_task}
+    ends = {name: (float(np.min(test[task])), float(np.max(test[task]))) for name in ("truth", "prediction")}
     for axes_row, one in zip(figure.subplots(3, 5), chosen, strict=True):
         for axes, (name, values) in zip(axes_row, columns.items(), strict=True):
-            top = float(np.max(values)) if name in ("noise", "ignorance") else None
-            shown = axes.imshow(values[one], cmap=colours.get(name, "magma"), vmin=0 if top else None, vmax=top)
+            measured = name in ("noise", "ignorance")
+            low, high = (0.0, float(np.max(values))) if measured else ends.get(name, (None, None))
+            shown = axes.imshow(values[one], cmap=colours.get(name, "magma"), vmin=low, vmax=high)
             axes.set_axis_off()
             if one == chosen[0]:
                 axes.set_title(name)
-            if top and one == chosen[-1]:
+            if measured and one == chosen[-1]:
                 figure.colorbar(shown, ax=axes, orientation="horizontal", fraction=0.06)
     return figure
