@@ -15,7 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -120,12 +120,20 @@ def _score(name: str, rows: uci.Split, rate: float, seed: int, chosen: dict[str,
     """RMSE and negative log-likelihood on the test rows, in units of the targets."""
     gaussian = likelihood(_mean_and_scale, num_outputs=2)
     model = Model(mlp((100 if name == "protein" else 50,)), gaussian, Flat())
-    falling = optax.cosine_decay_schedule(rate, chosen["epochs"] * num_batches(len(rows.y_train), chosen["batch_size"]))
-    posterior = fit(model, ensemble(chosen, falling), (rows.x_train, rows.y_train), seed=seed, progress=False)
+    steps = chosen["epochs"] * num_batches(len(rows.y_train), chosen["batch_size"])
+    posterior = fit(
+        model, ensemble(chosen, _falling(rate, steps)), (rows.x_train, rows.y_train), seed=seed, progress=False
+    )
     prediction = posterior.predict(rows.x_test)
     error = prediction.mean * rows.y_std + rows.y_mean - rows.y_test
     log_prob = prediction.log_prob_gaussian((rows.y_test - rows.y_mean) / rows.y_std) - np.log(rows.y_std)
     return {"rmse": float(np.sqrt(np.mean(error**2))), "nll": -float(log_prob.mean())}
+
+
+@cache
+def _falling(rate: float, steps: int) -> Any:
+    """One function for all splits of a set: another one would be another program to compile."""
+    return optax.cosine_decay_schedule(rate, steps)
 
 
 def _mean_and_scale(outputs: Any) -> dist.Distribution:
