@@ -134,12 +134,16 @@ def _rows(task: str, found: dict[int, dict[str, Any]], steps: int) -> list[Row]:
             ignorance,
             target="above 1",
             holds=ignorance > 1,
+            remark=""
+            if ignorance > 1
+            else "units are dropped alike everywhere: the spread follows the size of the height",
         ),
     ]
     if task == "segmentation":
         for count, part in found.items():
             name = f"pixels, {task}: accuracy on digits without noise, {count} images"
-            rows.append(Row(name, part["accuracy on quiet digits"], remark=f"after {steps} steps of 16 images"))
+            remark = f"after {steps} steps of 16 images, {16 * steps / count:.0f} epochs"
+            rows.append(Row(name, part["accuracy on quiet digits"], remark=remark))
     if len(found) > 1:
         few, how = found[min(found)], f"{min(found)} to {max(found)} images"
         for kind, place in (("ignorance", "seen"), ("noise", "added")):
