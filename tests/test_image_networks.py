@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from scipy.special import expit
 
 from posterity import (
     MAP,
@@ -70,16 +69,26 @@ def test_the_convolution_of_texts_is_that_of_flax():
     np.testing.assert_allclose(convolve_text(layer, x), module(x), atol=1e-5)
 
 
-def test_the_lstm_follows_its_equations():
-    layer = {"input": {"weight": normal(2, 12), "bias": normal(12)}, "state": {"weight": normal(3, 12)}}
-    x = normal(1, 4, 2)
-    state = memory = np.zeros(3)
-    for token in np.asarray(x[0]):
-        gates = token @ layer["input"]["weight"] + layer["input"]["bias"] + state @ layer["state"]["weight"]
-        write, forget, content, read = np.split(np.asarray(gates), 4)
-        memory = expit(forget + 1) * memory + expit(write) * np.tanh(content)
-        state = expit(read) * np.tanh(memory)
-    np.testing.assert_allclose(last_state(layer, x)[0], state, atol=1e-5)
+def lstm_by_its_equations(layer, x):
+    state = memory = jnp.zeros((len(x), layer["state"]["weight"].shape[0]))
+    for time in range(x.shape[1]):
+        gates = x[:, time] @ layer["input"]["weight"] + layer["input"]["bias"] + state @ layer["state"]["weight"]
+        write, forget, content, read = jnp.split(gates, 4, 1)
+        memory = jax.nn.sigmoid(forget + 1) * memory + jax.nn.sigmoid(write) * jnp.tanh(content)
+        state = jax.nn.sigmoid(read) * jnp.tanh(memory)
+    return state
+
+
+def test_the_lstm_follows_its_equations_and_so_does_its_gradient():
+    with jax.enable_x64(True):
+        layer = {"input": {"weight": normal(2, 12), "bias": normal(12)}, "state": {"weight": normal(3, 12)}}
+        given = jax.tree.map(lambda leaf: leaf.astype(float), (layer, normal(5, 4, 2)))
+        direction = RNG.normal(size=(5, 3))
+        expected, pull_expected = jax.vjp(lstm_by_its_equations, *given)
+        found, pull_found = jax.vjp(last_state, *given)
+        np.testing.assert_allclose(found, expected, atol=1e-12)
+        for got, wanted in zip(*map(jax.tree.leaves, (pull_found(direction), pull_expected(direction))), strict=True):
+            np.testing.assert_allclose(got, wanted, atol=1e-12)
 
 
 NETWORKS = {

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import diagnostics, tree
-from posterity.data.dataset import Dataset, check_inputs
+from posterity.data.dataset import Dataset, check_inputs, check_like
 from posterity.diagnosis import Diagnosis
 from posterity.families import Samples
 from posterity.model import Model
@@ -220,10 +220,7 @@ class Posterior:
         return _spread(num_draws, self.family.num_chains, stored // self.family.num_chains)
 
     def _check_rows(self, inputs: Any) -> None:
-        got = jax.tree.map(lambda leaf: leaf.shape[1:], inputs)
-        wanted = jax.tree.map(lambda leaf: leaf.shape[1:], self.inputs)
-        if got != wanted:
-            raise ValueError(f"x has rows of shape {got}; the model was trained on rows of shape {wanted}.")
+        check_like(inputs, self.inputs)
         self.model.check_inputs(inputs)
 
 

@@ -28,11 +28,11 @@ def batch_width(num_rows: int, batch_size: int | None) -> int:
     return math.ceil(num_rows / num_batches(num_rows, batch_size))
 
 
-def take_batch(key: Key, data: Batch, step: Array, width: int, batches: int, shuffle: bool) -> Batch:
-    """The batch of one step; `key` belongs to the chain and the epoch's key is folded from it."""
-    if batches == 1:
-        return data
-    rows = data.y.shape[0]
+def pick_rows(key: Key, rows: int, step: Array, width: int, batches: int, shuffle: bool) -> tuple[Array, Array]:
+    """Which of the rows make the batch of one step, and which of those pad it.
+
+    `key` belongs to the chain, and the epoch's key is folded from it.
+    """
     epoch, index = step // batches, step % batches
     first, last = _edge(index, rows, batches), _edge(index + 1, rows, batches)
     position = first + jnp.arange(width)
@@ -40,6 +40,11 @@ def take_batch(key: Key, data: Batch, step: Array, width: int, batches: int, shu
     position = jnp.where(padding, first, position)
     if shuffle:
         position = permute(jax.random.fold_in(key, epoch), position, rows)
+    return position, padding
+
+
+def take_rows(data: Batch, position: Array, padding: Array) -> Batch:
+    """The rows picked, those that pad with weight 0."""
     batch = tree.take_rows(data, position)
     return batch._replace(weight=jnp.where(padding, 0.0, batch.weight))
 

@@ -48,6 +48,14 @@ def check_inputs(x: Any, name: str = "x") -> Any:
     return arrays
 
 
+def check_like(x: Any, training: Any, name: str = "x") -> None:
+    """Checked inputs must have rows of the shape of those trained on."""
+    got, wanted = (jax.tree.map(lambda leaf: leaf.shape[1:], rows) for rows in (x, training))
+    if got != wanted:
+        hint = "; give inputs alone, without targets" if name == "holdout" and isinstance(x, tuple) else ""
+        raise ValueError(f"{name} has rows of shape {got}; the model is trained on rows of shape {wanted}{hint}.")
+
+
 def dataset(data: Any, likelihood: Any = None) -> Dataset:
     """Check (x, y) or (x, y, weight); where a likelihood is given, check that it can have produced the targets."""
     if isinstance(data, Dataset):

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 
 from posterity import tree
 from posterity.data.batches import batch_width
-from posterity.data.dataset import Dataset, check_inputs, dataset, holdout_split
+from posterity.data.dataset import Dataset, check_inputs, check_like, dataset, holdout_split
 from posterity.devices import device_mesh, fetch, place
 from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.interrupt import polite_interrupt
@@ -26,7 +26,7 @@ from posterity.inference.program import Extra, Layout, begin, layout_of, pad_cha
 from posterity.inference.progress import ProgressBar
 from posterity.inference.restarts import leave_out_stuck, restart_stuck
 from posterity.inference.run import Place, Run, adapt_phase, run_phase
-from posterity.inference.start import chain_keys, check_arguments, check_shapes, starting_weights
+from posterity.inference.start import chain_keys, check_arguments, checked_start
 from posterity.model import Model, num_weights
 from posterity.posterior import Posterior, make_receipt
 from posterity.store import StoreError, plain_json
@@ -87,13 +87,13 @@ def fit(
         calibration = aside.x
     elif holdout is not None:
         calibration = check_inputs(holdout, "holdout")
-        _check_alike(calibration, rows.x, "holdout")
+        check_like(calibration, rows.x, "holdout")
     if validation is not None and isinstance(validation, float | int):
         rows, validation_rows = holdout_split(rows, validation, seed, "validation")
     else:
         validation_rows = None if validation is None else dataset(validation, model.likelihood)
         if validation_rows is not None:
-            _check_alike(validation_rows.x, rows.x, "validation")
+            check_like(validation_rows.x, rows.x, "validation")
     num_chains = method.num_chains if chains is None else chains
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
     if store is None:
@@ -145,21 +145,13 @@ def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, pr
     return _posterior(job, run, states, fixed, time.perf_counter() - begun)
 
 
-def _check_alike(inputs: Any, training: Any, name: str) -> None:
-    got, wanted = (jax.tree.map(lambda leaf: leaf.shape[1:], rows) for rows in (inputs, training))
-    if got != wanted:
-        hint = "; give inputs alone, without targets" if name == "holdout" and isinstance(inputs, tuple) else ""
-        raise ValueError(f"{name} has rows of shape {got}; those to train on have shape {wanted}{hint}.")
-
-
 def _check_stages(job: Job) -> None:
     """What `_starts` would refuse, of the method and of those it starts from."""
     stages = [job.method]
     while isinstance(stages[-1].start, Method):
         stages.append(stages[-1].start)
-    started = starting_weights(job.model, stages[-1], job.rows, jax.random.key(job.seed), 1)
+    started = checked_start(job.model, stages[-1], job.rows, jax.random.key(job.seed), 1)
     free, fixed = tree.take_rows(started, 0)
-    check_shapes(job.model, free, fixed, job.rows)
     for method in stages:
         method.plan(job.rows.num_rows)
         method.check(job.model.bind(fixed), free, job.rows)
@@ -201,9 +193,10 @@ def _run_phases(
         for number, phase in enumerate(phases):
             layout = layout_of(mesh, phase, num_rows, start[1])
             picks = layout.batches > 1
-            batch = rows[picks] = rows[picks] if picks in rows else place_rows(layout, job.rows)
+            if picks not in rows:
+                rows[picks] = place_rows(layout, job.rows)
             extra = place(_extra(method, model, job.validation, layout), mesh)
-            shared = (layout, method, model, batch, extra)
+            shared = (layout, method, model, rows[picks], extra)
             if chains is None and checkpoint is not None and checkpoint.has_state:
                 template = jax.eval_shape(partial(begin, layout), *shared[1:], *start)
                 chains, first_phase, first_record = checkpoint.restore(run, template, mesh)
@@ -249,10 +242,7 @@ def _starts(job: Job, mesh: Mesh, attempt: int = 0) -> tuple[Key, Params, Params
     """Keys, free and fixed weights of each chain, as many as fill the devices; other ones at another attempt."""
     key = jax.random.key(job.seed)
     key_start, key_chains = jax.random.split(key if attempt == 0 else jax.random.fold_in(key, attempt))
-    free, fixed = starting_weights(job.model, job.method, job.rows, key_start, job.num_chains)
-    one_free, one_fixed = tree.take_rows((free, fixed), 0)
-    check_shapes(job.model, one_free, one_fixed, job.rows)
-    job.method.check(job.model.bind(one_fixed), one_free, job.rows)
+    free, fixed = checked_start(job.model, job.method, job.rows, key_start, job.num_chains)
     chains = pad_chains((chain_keys(key_chains, job.num_chains), free, fixed), mesh.shape["chain"])
     return place(chains, mesh, "chain")
 

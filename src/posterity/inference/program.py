@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from posterity import tree
-from posterity.data.batches import batch_width, clock, num_batches, take_batch
+from posterity.data.batches import batch_width, clock, num_batches, pick_rows, take_rows
 from posterity.data.dataset import Dataset
 from posterity.devices import compiler_options, place
 from posterity.inference.early_stopping import stop_early
@@ -107,8 +107,14 @@ def _over_chains(layout: Layout, function: Any, shared: Any, chains: Any) -> Any
 
 
 def _take(layout: Layout, key: Key, data: Batch, step: Array, shuffle: bool) -> Batch:
-    batch = take_batch(key, data, step, layout.width, layout.batches, shuffle)
-    return jax.lax.with_sharding_constraint(batch, P("data")) if layout.mesh.shape["data"] > 1 else batch
+    if layout.batches == 1:
+        return data
+    picked = pick_rows(key, layout.num_rows, step, layout.width, layout.batches, shuffle)
+    if layout.mesh.shape["data"] == 1:
+        return take_rows(data, *picked)
+    # Every device works out all picks: split, each turn of the walk in `permute` would wait for the other devices.
+    picked = jax.lax.with_sharding_constraint(picked, P())
+    return jax.lax.with_sharding_constraint(take_rows(data, *picked), P("data"))
 
 
 @partial(jax.jit, static_argnames="layout")

@@ -17,6 +17,15 @@ from posterity.posterior import Posterior
 from posterity.types import Key, Params
 
 
+def checked_start(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
+    """The starting weights, once model, method and data are seen to fit together."""
+    free, fixed = starting_weights(model, method, rows, key, num_chains)
+    one_free, one_fixed = tree.take_rows((free, fixed), 0)
+    check_shapes(model, one_free, one_fixed, rows)
+    method.check(model.bind(one_fixed), one_free, rows)
+    return free, fixed
+
+
 def starting_weights(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
     """(free, fixed) weights of each chain, [C, ...]."""
     x = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
