@@ -32,7 +32,7 @@ def compiler_options() -> dict[str, Any]:
     known = jaxlib.version.__version_info__[:2] == (0, 10)  # another version may do better, or refuse the setting
     if jax.default_backend() != "cpu" or not known:
         return {}
-    return {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT"}
+    return {"xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT,LIBRARY_FUSION_TYPE_REDUCE"}
 
 
 def use_all_cores() -> None:

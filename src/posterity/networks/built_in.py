@@ -129,25 +129,24 @@ def _convolution_forward(x: Array, weight: Array, stride: int, beside: tuple[int
 
 def _convolution_backward(stride: int, beside: tuple[int, int], saved: Any, change: Array) -> tuple[Array, Array]:
     x, weight = saved
-    spread = [stride * (side - 1) + 1 for side in change.shape[1:3]]  # the sides of `change` with zeros in between
-    widths = weight.shape[:2]
-    # Of the inputs: the change, spread out, convolved with the window turned around.
-    sides = [
-        (width - 1 - one, side - size + one)
-        for side, size, width, one in zip(x.shape[1:3], spread, widths, beside, strict=True)
-    ]
-    turned = jnp.flip(weight, (0, 1)).swapaxes(2, 3)
-    of_x = _plain_convolution(change, turned, sides, lhs_dilation=(stride, stride))
-    # Of the window: the inputs convolved with the change, rows in the place of channels.
-    sides = [
-        (one, width + size - 1 - side - one)
-        for side, size, width, one in zip(x.shape[1:3], spread, widths, beside, strict=True)
-    ]
-    kept = [side + min(0, after) for side, (_, after) in zip(x.shape[1:3], sides, strict=True)]
+    geometry = list(zip(x.shape[1:3], change.shape[1:3], weight.shape[:2], beside, strict=True))
+    # Of the inputs: the change, with zeros for the pixels that the stride left out, and the window turned around.
+    sides = [(width - 1 - one, side - stride * (size - 1) - 1 + one) for side, size, width, one in geometry]
+    of_x = _plain_convolution(change, _turned(weight).swapaxes(2, 3), sides, lhs_dilation=(stride, stride))
+    # Of the window: inputs and change convolved, rows in the place of channels.
+    if stride == 1:  # the change moves over the inputs, whose order of axes is then the cheaper to make
+        of_weight = _plain_convolution(change.transpose(3, 1, 2, 0), x.transpose(1, 2, 0, 3), sides)
+        return of_x, _turned(of_weight.transpose(1, 2, 3, 0))
+    sides = [(one, width + stride * (size - 1) - side - one) for side, size, width, one in geometry]
+    kept = x[:, : x.shape[1] + min(0, sides[0][1]), : x.shape[2] + min(0, sides[1][1])]
     sides = [(before, max(0, after)) for before, after in sides]
-    inputs = x[:, : kept[0], : kept[1]].transpose(3, 1, 2, 0)
-    of_weight = _plain_convolution(inputs, change.transpose(1, 2, 0, 3), sides, rhs_dilation=(stride, stride))
+    spread = {"rhs_dilation": (stride, stride)}
+    of_weight = _plain_convolution(kept.transpose(3, 1, 2, 0), change.transpose(1, 2, 0, 3), sides, **spread)
     return of_x, of_weight.transpose(1, 2, 0, 3)
+
+
+def _turned(window: Array) -> Array:
+    return jnp.flip(window, (0, 1))
 
 
 _convolution.defvjp(_convolution_forward, _convolution_backward)
