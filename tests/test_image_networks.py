@@ -141,6 +141,7 @@ def test_the_gradients_of_a_convolution_are_those_that_jax_derives(shape, window
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.long
 def test_a_linearised_convolution_is_its_outputs_and_its_jacobian_times_the_step():
     """The gradients are written by hand, so there is no forward mode to take the product from."""
     params = LENET.init(jax.random.key(0), DIGITS)

@@ -140,6 +140,7 @@ def test_damage_is_refused_when_loading_and_change_when_reading(pair, tmp_path):
         on_disk.weights(CHAINS * DRAWS)
 
 
+@pytest.mark.long
 def test_a_run_lets_go_of_draws_that_are_on_disk(tmp_path, monkeypatch):
     held, save = [], Checkpoint.save
 

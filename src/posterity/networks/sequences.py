@@ -53,10 +53,10 @@ class CNNLSTM(BuiltIn):
         """Outputs [N, K]. A token beyond the vocabulary gives NaN."""
         key_inputs, key_state = (None, None) if key is None else jax.random.split(key)
         embedded = jnp.take(params["embedding"]["weight"], x.astype(jnp.int32), 0, mode="fill")
-        features = jax.nn.relu(convolve_text(params["conv"], embedded))
+        features = convolve_text(params["conv"], embedded)
         steps = features.shape[1] // self.pool
-        pooled = features[:, : steps * self.pool].reshape(-1, steps, self.pool, self.filters).max(2)
-        pooled = drop_channels(key_inputs, pooled, self.dropout)
+        largest = features[:, : steps * self.pool].reshape(-1, steps, self.pool, self.filters).max(2)
+        pooled = drop_channels(key_inputs, jax.nn.relu(largest), self.dropout)  # fewer to rectify than before pooling
         return dense(params["head"], drop_channels(key_state, last_state(params["lstm"], pooled), self.dropout))
 
     def check_inputs(self, x: Any) -> None:

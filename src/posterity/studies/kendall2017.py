@@ -37,7 +37,7 @@ def settings(size: Size) -> dict[str, Any]:
     full = {"rows": [100, 1000], "num_steps": 10_000, "draws": 150, "max_leapfrog": 300, "methods": list(METHODS)}
     sizes = {
         "full": full,
-        "quick": full | {"rows": [60, 300], "num_steps": 1500, "draws": 40, "max_leapfrog": 100},
+        "quick": full | {"rows": [60, 300], "num_steps": 1000, "draws": 20, "max_leapfrog": 50},
         "tiny": full | {"rows": [20], "num_steps": 100, "draws": 10, "max_leapfrog": 10, "methods": ["fixed dropout"]},
     }
     return {"tables": sizes[size], "pixels": pixels.SIZES[size], "seed": 0}
