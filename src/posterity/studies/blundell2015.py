@@ -113,9 +113,9 @@ def settings(size: Size) -> dict[str, Any]:
         curve |= {"rows": 300, "num_steps": 4_000, "draws": 200}
         game |= {"interactions": 1_000, "updates": 4, "agents": ["thompson", "greedy"]}
     if size == "tiny":
-        mnist |= {"rows": 500, "test_rows": 500, "hidden": [20, 20], "epochs": dict.fromkeys(NAMES, 10), "draws": 5}
+        mnist |= {"rows": 500, "test_rows": 500, "hidden": [20], "epochs": dict.fromkeys(NAMES, 10), "draws": 5}
         mnist |= {"methods": ["sgd", "mixture"], "batch_size": 50, "priors": _only_last(mnist["priors"])}
-        curve |= {"rows": 100, "hidden": [20], "num_steps": 1_000, "draws": 100}
+        curve |= {"rows": 100, "hidden": [20], "num_steps": 500, "draws": 50}
         game |= {"interactions": 100, "updates": 2, "runs": 2, "hidden": [20], "agents": ["thompson", "greedy"]}
     return {"mnist": mnist, "curve": curve, "bandit": game}
 

@@ -41,7 +41,7 @@ SIZES: dict[Size, dict[str, Any]] = {
         "tasks": TASKS,
     },
     "quick": {"images": [300], "steps": 100, "test_images": 40, "passes": 10, "width": 8, "levels": 1, "tasks": TASKS},
-    "tiny": {"images": [20], "steps": 4, "test_images": 6, "passes": 3, "width": 2, "levels": 1, "tasks": TASKS[:1]},
+    "tiny": {"images": [20], "steps": 4, "test_images": 20, "passes": 3, "width": 2, "levels": 1, "tasks": TASKS[:1]},
 }
 
 
