@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from functools import partial
 
 import jax
 import jax.numpy as jnp
@@ -34,7 +35,8 @@ def prune(posterior: Posterior, share: float) -> Posterior:
     ratios = signal_to_noise(posterior.family)
     family: DiagonalGaussian = posterior.family  # type: ignore[assignment]
     keep = {name: jax.tree.map(lambda leaf: jnp.ones_like(leaf, bool), part) for name, part in ratios.items()}
-    keep["network"] = jax.vmap(lambda ratio: _above_lowest(ratio, share))(ratios["network"])
+    num_weights = sum(leaf[0].size for leaf in jax.tree.leaves(ratios["network"]))
+    keep["network"] = _above_lowest(ratios["network"], round(share * num_weights))
     mean, scale = (
         jax.tree.map(lambda leaf, kept: jnp.where(kept, leaf, 0.0), part, keep) for part in (family.mean, family.scale)
     )
@@ -47,10 +49,11 @@ def _ratio(mean: Array, scale: Array) -> Array:
     return jnp.where(mean == 0, 0.0, jnp.abs(mean) / scale)
 
 
-def _above_lowest(ratios: Params, share: float) -> Params:
-    """Whether each weight of one chain survives. Ranks, not a threshold: ties must not change how many go."""
+@jax.jit
+@partial(jax.vmap, in_axes=(0, None))
+def _above_lowest(ratios: Params, num_removed: Array) -> Params:
+    """Whether each weight of a chain survives. Ranks, not a threshold: ties must not change how many go."""
     flat, unflatten = ravel_pytree(ratios)
-    num_removed = round(share * flat.size)
-    order = jnp.argsort(flat)
-    keep = jnp.ones_like(flat).at[order[:num_removed]].set(0.0)
+    ranks = jnp.argsort(jnp.argsort(flat))
+    keep = (ranks >= num_removed).astype(flat.dtype)
     return jax.tree.map(lambda leaf: leaf > 0.5, unflatten(keep))
