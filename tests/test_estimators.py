@@ -172,7 +172,6 @@ def test_clone_pickle_save_and_load(regressor, classifier, tmp_path):
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_inside_the_tools_of_scikit_learn():
     pipeline = make_pipeline(StandardScaler(), BayesianRegressor(QUICK, hidden=(8,)))
     assert cross_val_score(pipeline, X, Y, cv=3, n_jobs=2).min() > 0.5

@@ -55,6 +55,7 @@ def test_filter_response_normalisation_is_the_formula_and_knows_one_row_only():
     expected = np.maximum(layer["scale"] * x / np.sqrt(power + 1e-6) + layer["shift"], layer["threshold"])
     np.testing.assert_allclose(filter_response(layer, x), expected, rtol=1e-5)
     np.testing.assert_allclose(filter_response(layer, x[:1]), expected[:1], rtol=1e-5)
+    assert np.isnan(filter_response(layer, x.at[0, 0, 0, 0].set(jnp.nan))[0, ..., 0]).all()  # never hidden
 
 
 def test_max_pool_leaves_out_what_fills_no_square():

@@ -144,7 +144,6 @@ def spread(num_rows, learned):
 
 
 @pytest.mark.long
-@pytest.mark.long
 def test_a_fixed_rate_does_not_concentrate_and_a_learned_one_does():
     """Twenty times the data: the fixed rate's spread stays, the learned rate's falls."""
     fixed = [spread(num_rows, learned=False) for num_rows in (100, 2000)]

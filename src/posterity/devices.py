@@ -27,7 +27,7 @@ def compiler_options() -> dict[str, Any]:
     """Settings of XLA for the programs of a network with convolutions.
 
     For the weights' gradient of a convolution this jaxlib prefers kernels on the CPU that take twice as long as its
-    older ones, and 1.35 times as long for a whole ResNet-20. Dense products are left to the newer ones.
+    older ones, and 1.35 times as long for a whole ResNet-20. Dense products and sums are left to the newer ones.
     """
     known = jaxlib.version.__version_info__[:2] == (0, 10)  # another version may do better, or refuse the setting
     if jax.default_backend() != "cpu" or not known:

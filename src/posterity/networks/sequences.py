@@ -167,8 +167,7 @@ def _last_state_backward(saved: Any, change: Array) -> tuple[Array, Array, Array
     times_and_rows = (((0, 1), (0, 1)), ((), ()))
     of_input_weight = jax.lax.dot_general(x.swapaxes(0, 1), of_gates, times_and_rows)
     of_weight = jax.lax.dot_general(passed[0], of_gates, times_and_rows)
-    of_bias = jnp.tensordot(jnp.ones_like(of_gates[..., 0]), of_gates, 2)  # six times as fast as a sum
-    return of_input_weight, of_bias, of_weight, (of_gates @ input_weight.T).swapaxes(0, 1)
+    return of_input_weight, of_gates.sum((0, 1)), of_weight, (of_gates @ input_weight.T).swapaxes(0, 1)
 
 
 _last_state.defvjp(_last_state_forward, _last_state_backward)
