@@ -140,8 +140,8 @@ def _convolution_backward(stride: int, beside: tuple[int, int], saved: Any, chan
     sides = [(one, width + stride * (size - 1) - side - one) for side, size, width, one in geometry]
     kept = x[:, : x.shape[1] + min(0, sides[0][1]), : x.shape[2] + min(0, sides[1][1])]
     sides = [(before, max(0, after)) for before, after in sides]
-    spread = {"rhs_dilation": (stride, stride)}
-    of_weight = _plain_convolution(kept.transpose(3, 1, 2, 0), change.transpose(1, 2, 0, 3), sides, **spread)
+    rows, moves = kept.transpose(3, 1, 2, 0), change.transpose(1, 2, 0, 3)
+    of_weight = _plain_convolution(rows, moves, sides, rhs_dilation=(stride, stride))
     return of_x, of_weight.transpose(1, 2, 0, 3)
 
 
