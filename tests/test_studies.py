@@ -9,7 +9,8 @@ from posterity.data import data_root
 from posterity.studies import study
 from posterity.studies.gal2016 import glorot
 from posterity.studies.page import page, section
-from posterity.studies.study import UNFINISHED, Record, Row, reproduce, table, with_error
+from posterity.studies.rows import Row, tables, with_error
+from posterity.studies.study import UNFINISHED, Record, reproduce
 
 SETTINGS = {"seed": 0}
 needs_data = pytest.mark.skipif(
@@ -68,9 +69,9 @@ def test_the_table_and_the_page_name_what_fell_short(record, tmp_path):
         Row("kept", 1.0, 0.1, 1.0, 0.1, target="at least 0.9", holds=True),
         Row("missed", 0.0, 0.1, 1.0, 0.1, holds=False, remark="few epochs"),
     ]
-    assert "**no**" in table(rows)
-    assert table(rows).count("\n") == 4
-    assert table([Row("alone", 1.5)]) == "|  | ours |\n| --- | --- |\n| alone | 1.5 |\n"
+    assert "**no**" in tables(rows)
+    assert "(1) |\n\n1. few epochs\n" in tables(rows)
+    assert tables([Row("alone", 1.5)]) == "|  | ours |\n| --- | --- |\n| alone | 1.5 |\n"
     record.once("part", lambda: {"value": 1.0})
     record.rows += rows
     record.write()
@@ -82,6 +83,36 @@ def test_the_table_and_the_page_name_what_fell_short(record, tmp_path):
     assert "**missed** lies 7.1 standard errors below the published value and misses its target: few epochs." in text
     assert "**kept**" not in text
     assert section(json.loads(record.path.read_text())) not in page(tmp_path)  # a tiny run is not a result
+
+
+def test_subjects_with_the_same_quantities_share_a_wide_table():
+    rows = [
+        Row("boston: error", 1.0, 0.1, 2.0, 0.1, holds=False, target="below 1", remark="short"),
+        Row("boston: loss", 3.0, remark="short"),
+        Row("yacht: error", 4.0, target="below 1", holds=True),
+        Row("yacht: loss", 5.0, remark="of one run"),
+        Row("wine: error", 6.0),
+        Row("wine: time", 7.0),
+        Row("wine: loss", 8.0),
+        Row("all: held", 2.0),
+    ]
+    assert tables(rows).splitlines() == [
+        "|  | error | published | apart | loss | time | notes |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+        "| boston | **1.00 ± 0.10** | 2.00 ± 0.10 | -7.1 | 3 |  | (2) |",
+        "| yacht | 4 |  |  | 5 (1) |  |  |",
+        "| wine | 6 |  |  | 8 | 7 |  |",
+        "",
+        "Targets: error: below 1. A number in bold misses its own.",
+        "",
+        "1. of one run",
+        "2. short",
+        "",
+        "|  | ours |",
+        "| --- | --- |",
+        "| all: held | 2 |",
+    ]
+    assert tables(rows[:4]).count("ours") == 1  # two subjects are no table of their own
 
 
 def test_parts_from_several_processes_are_kept(tmp_path):
@@ -121,7 +152,8 @@ def test_every_study_runs_tiny(name, tmp_path):
     assert len(found["rows"]) == len(rows) > 0
     assert all(math.isfinite(row.ours) for row in rows)
     assert all((tmp_path / picture).stat().st_size > 5_000 for picture in found["pictures"])
-    assert (tmp_path / f"{name}-tiny.md").read_text().count("\n| ") >= len(rows)
+    shown = (tmp_path / f"{name}-tiny.md").read_text()
+    assert all(with_error(row.ours, row.standard_error) in shown for row in rows)
 
 
 @needs_data

@@ -7,7 +7,8 @@ from pathlib import Path
 from posterity.cli.cache import keep_compiled_programs
 from posterity.cli.errors import InputError
 from posterity.cli.output import print_json, print_table, results, say
-from posterity.studies.study import STUDIES, Row, Size, find, reproduce, with_error
+from posterity.studies.rows import Row, with_error
+from posterity.studies.study import STUDIES, Size, find, reproduce
 from posterity.tabular import nearest_name
 
 

@@ -28,7 +28,8 @@ from posterity.devices import device_mesh
 from posterity.inference import bayes_by_backprop
 from posterity.inference.descent import Descent
 from posterity.plots.style import CYCLE, name_axes, style
-from posterity.studies.study import Record, Row, mean_and_error
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, mean_and_error
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params
 
 PASS, EAT = 0, 1

@@ -44,7 +44,8 @@ from posterity.plots.style import DATA, IGNORANCE, LINE, name_axes, style
 from posterity.priors import Flat
 from posterity.pruning import prune
 from posterity.studies import bandit
-from posterity.studies.study import Record, Row, Size
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size
 
 TITLE = "Bayes by Backprop: MNIST, pruning, a curve and a bandit"
 LEFT_OUT = "layers of 800 and 1200 units, and the bandit's agent of 1 % random actions"

@@ -15,7 +15,8 @@ from matplotlib.figure import Figure
 from posterity import Gaussian, MCDropout, Model, Normal, fit, mlp
 from posterity.data import load
 from posterity.plots.style import DATA, IGNORANCE, LINE, MUTED, name_axes, style
-from posterity.studies.study import Record, Row, Size
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size
 
 ACTIVATIONS = ("relu", "tanh")
 RATE, NOISE, PRIOR_SCALE = 0.1, 0.1, 1.0

@@ -25,7 +25,8 @@ from posterity.likelihoods import Gaussian
 from posterity.networks import mlp
 from posterity.priors import Flat
 from posterity.studies import co2, uci
-from posterity.studies.study import Record, Row, Size, mean_and_error
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size, mean_and_error
 
 TITLE = "MC dropout on UCI regression"
 REFERENCE = "Gal & Ghahramani 2016, Dropout as a Bayesian approximation, Table 1 and the per-split files of its code."

@@ -30,10 +30,12 @@ from posterity import (
     fit,
     metrics,
 )
+from posterity.comparison import LABELS
 from posterity.data import Loaded, load
 from posterity.inference import Method
 from posterity.networks import cnn_lstm
-from posterity.studies.study import Record, Row, Size, published_file
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size, published_file
 
 TITLE = "Reviews by a convolutional LSTM"
 REFERENCE = (
@@ -57,7 +59,7 @@ THEIRS = {
     "sgld": " after the point estimate's, 10,000 there",
 }
 READING_ERROR = (0.003, 0.01, 0.003)
-NAMES = {"hmc": "HMC", "sgd": "MAP (published: SGD)"}
+NAMES = {"sgd": "MAP (theirs: SGD)", "cyclical sghmc": LABELS["cyclical"]}
 METRICS = ("accuracy", "log-likelihood", "calibration error")
 
 
@@ -182,7 +184,7 @@ def _rows(name: str, found: dict[str, Any], remark: str) -> list[Row]:
     published = PUBLISHED.get(name, (None, None, None))
     return [
         Row(
-            f"{NAMES.get(name, name)}: {metric}",
+            f"{NAMES.get(name) or LABELS[name.replace(' ', '_')]}: {metric}",
             found[metric][0],
             found[metric][1],
             value,

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from posterity.studies import izmailov2021_digits, izmailov2021_toy, izmailov2021_uci
-from posterity.studies.study import Record, Row, Size
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size
 
 TITLE = "HMC as the referee, on small problems"
 REFERENCE = "Izmailov, Vikram, Hoffman & Wilson 2021, What are Bayesian neural network posteriors really like?"

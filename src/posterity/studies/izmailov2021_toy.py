@@ -19,7 +19,8 @@ from matplotlib.figure import Figure
 from posterity import HMC, MAP, Gaussian, Model, Normal, chains, fit, mlp, plots
 from posterity.plots.style import INK
 from posterity.posterior import Posterior
-from posterity.studies.study import Record, Row, published_file
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, published_file
 
 THEIRS = {"log_likelihood": "log_likelihood", "acceptance": "accept_prob"}  # columns of their trace
 TOLERANCE = {"log_likelihood": 0.9, "acceptance": 0.08}

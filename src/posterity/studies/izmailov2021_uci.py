@@ -23,7 +23,8 @@ from posterity import HMC, MAP, HeteroscedasticGaussian, Model, Normal, fit, mlp
 from posterity.diagnosis import USABLE_SHARE
 from posterity.posterior import Posterior
 from posterity.studies import uci
-from posterity.studies.study import Record, Row, mean_and_error
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, mean_and_error
 
 PUBLISHED = {  # log-likelihood and RMSE, each with its standard deviation over splits, read off a figure
     "concrete": ((-2.67, 0.11), (4.46, 0.49)),

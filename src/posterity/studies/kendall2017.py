@@ -17,7 +17,8 @@ from matplotlib.figure import Figure
 from posterity import HMC, MAP, Categorical, HeteroscedasticGaussian, MCDropout, Model, Normal, fit, mlp, plots
 from posterity.comparison import LABELS
 from posterity.studies import kendall2017_pixels as pixels
-from posterity.studies.study import Record, Row, Size
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size
 
 TITLE = "Noise and ignorance, told apart"
 LEFT_OUT = "CamVid, NYU and Make3D, for which digits over textures stand in"

@@ -23,7 +23,8 @@ from posterity import prior as make_prior
 from posterity.data import load
 from posterity.networks import unet
 from posterity.prediction import Prediction
-from posterity.studies.study import Record, Row, Size, save_picture
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size, save_picture
 
 SIDE, DIGIT = 32, 14  # pixels of an image and of a digit, which is averaged over 2x2
 UNSEEN, CONFUSED, TAKEN_FOR = 7, 3, 8

@@ -29,7 +29,8 @@ from posterity.data import load
 from posterity.data.batches import num_batches
 from posterity.plots.style import CYCLE
 from posterity.studies import uci
-from posterity.studies.study import Record, Row, Size, mean_and_error
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size, mean_and_error
 
 TITLE = "Deep ensembles on UCI regression and on unfamiliar images"
 LEFT_OUT = "adversarial training, the Year set, SVHN and ImageNet"

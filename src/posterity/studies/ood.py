@@ -38,7 +38,8 @@ from posterity.data import load
 from posterity.inference import Method
 from posterity.networks import lenet
 from posterity.prediction import Prediction
-from posterity.studies.study import Record, Row, Size, mean_and_error
+from posterity.studies.rows import Row
+from posterity.studies.study import Record, Size, mean_and_error
 
 TITLE = "Unfamiliar images: digits against clothes and letters"
 REFERENCE = (

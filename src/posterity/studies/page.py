@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from posterity.studies.study import STUDIES, UNFINISHED, Row, find, table
+from posterity.studies.rows import Row, tables
+from posterity.studies.study import STUDIES, UNFINISHED, find
 
 INTRODUCTION = """# Published results, reproduced
 
@@ -43,7 +44,7 @@ def section(found: dict[str, Any]) -> str:
         f"{found['reference']} `posterity reproduce {found['study']}`; its parts, most of which have one core, took "
         f"{minutes:.0f} minutes in all. Left out: {study.LEFT_OUT}.",
         "",
-        table(rows),
+        tables(rows),
         *([] if found["finished"] else [UNFINISHED]),
         *([] if same else [OTHER_SETTINGS]),
         *(sentence(row) for row in rows if needs_a_word(row)),

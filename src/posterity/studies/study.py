@@ -10,22 +10,22 @@ from __future__ import annotations
 
 import importlib
 import json
-import math
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import jax
 import numpy as np
 
 from posterity.data import data_root
 from posterity.posterior import installed_versions
+from posterity.studies.rows import Row, tables
 
 Size = Literal["full", "quick", "tiny"]
 SIZES: tuple[Size, ...] = ("full", "quick", "tiny")
@@ -48,30 +48,6 @@ STUDIES = {
     "izmailov2021-imdb": "izmailov2021_imdb",
     "ood": "ood",
 }
-
-
-class Row(NamedTuple):
-    """One number of ours beside the published one, or beside a target."""
-
-    name: str
-    ours: float
-    standard_error: float | None = None
-    published: float | None = None
-    published_error: float | None = None
-    difference: tuple[float, float] | None = None  # ours - published and its standard error, where rows were paired
-    target: str = ""  # in words, with its number: "at most 1.5 %"
-    holds: bool | None = None  # the target; None where there is none
-    remark: str = ""  # why a number stands where it stands
-    comparable: bool = True  # False: published for another network or other data, and shown for orientation
-
-    def apart(self) -> float | None:
-        """How far ours lies from the published value, in standard errors of the difference."""
-        if self.difference is not None:
-            return self.difference[0] / self.difference[1] if self.difference[1] > 0 else None
-        if self.published is None or not self.comparable:
-            return None
-        error = math.hypot(self.standard_error or 0.0, self.published_error or 0.0)
-        return (self.ours - self.published) / error if error > 0 else None
 
 
 class Record:
@@ -164,7 +140,7 @@ class Record:
         waiting.replace(self.path)
         if self.rows:
             heading = f"# {study.TITLE}\n\n{study.REFERENCE}\n\n"
-            self.path.with_suffix(".md").write_text(heading + table(self.rows) + ("" if self.finished else UNFINISHED))
+            self.path.with_suffix(".md").write_text(heading + tables(self.rows) + ("" if self.finished else UNFINISHED))
 
 
 def _same_settings(before: dict[str, Any], now: dict[str, Any], key: str) -> bool:
@@ -228,23 +204,6 @@ def reproduce(name: str, size: Size = "full", folder: str | Path = "results") ->
     return record.rows
 
 
-def table(rows: Sequence[Row]) -> str:
-    """Markdown: ours, theirs, how far apart, and whether a target is met; columns without an entry are left out."""
-    apart = [row.apart() for row in rows]
-    columns = {
-        "": [row.name for row in rows],
-        "ours": [with_error(row.ours, row.standard_error) for row in rows],
-        "published": ["" if row.published is None else with_error(row.published, row.published_error) for row in rows],
-        "apart, in standard errors": ["" if value is None else f"{value:+.1f}" for value in apart],
-        "target": [row.target for row in rows],
-        "met": ["" if row.holds is None else "yes" if row.holds else "**no**" for row in rows],
-        "remark": [row.remark for row in rows],
-    }
-    filled = {heading: cells for heading, cells in columns.items() if any(cells)}
-    lines = [filled, ["---"] * len(filled), *zip(*filled.values(), strict=True)]
-    return "".join(f"| {' | '.join(cells)} |\n" for cells in lines)
-
-
 def published_file(name: str) -> Path:
     """A file of published numbers among the data; none of them is a data set, so `load` does not know them."""
     path = data_root() / name
@@ -260,13 +219,6 @@ def mean_and_error(values: Any) -> tuple[float, float | None]:
     """The mean of repeated runs and its standard error; no error from a single one."""
     array = np.asarray(list(values), float)
     return float(array.mean()), float(array.std(ddof=1) / np.sqrt(len(array))) if len(array) > 1 else None
-
-
-def with_error(value: float, error: float | None) -> str:
-    if error is None:
-        return f"{value:.4g}"
-    decimals = int(np.clip(1 - math.floor(math.log10(error)), 0, 6)) if error > 0 else 3
-    return f"{value:.{decimals}f} ± {error:.{decimals}f}"
 
 
 def _brief(found: dict[str, Any]) -> str:
