@@ -90,19 +90,28 @@ class Prior:
 
     def log_probs(self, params: Params, fan_in_axis: int = -2) -> Params:
         """log p(w) of every single weight, in the shapes of `params`."""
-
-        def leaf(name: str, weight: Array) -> Array:
-            distribution = self.find(name)
-            if isinstance(distribution, Flat | Fixed):
-                return jnp.zeros_like(weight)
-            factor = self.factor(name, weight.shape, fan_in_axis)
-            return _log_density(distribution, weight / factor) - jnp.log(factor)
-
-        return tree.map_with_path(leaf, params)
+        return tree.map_with_path(lambda name, weight: self._log_density(name, weight, fan_in_axis), params)
 
     def log_prob(self, params: Params, fan_in_axis: int = -2) -> Array:
         """The sum over all weights."""
-        return tree.total(self.log_probs(params, fan_in_axis))
+
+        def leaf(name: str, weight: Array) -> Array:
+            if not self.is_gaussian(name):
+                return self._log_density(name, weight, fan_in_axis).sum()
+            # As a product: XLA's sum took 6 % of a training step of the CNN-LSTM, most of whose weights are embeddings.
+            normal, factor = self.find(name), self.factor(name, weight.shape, fan_in_axis)
+            standard = (weight / factor - normal.loc) / normal.scale
+            constant = jnp.log(normal.scale * factor) + 0.5 * np.log(2 * np.pi)
+            return -0.5 * jnp.vdot(standard, standard) - weight.size * constant
+
+        return tree.total(tree.map_with_path(leaf, params))
+
+    def _log_density(self, name: str, weight: Array, fan_in_axis: int) -> Array:
+        distribution = self.find(name)
+        if isinstance(distribution, Flat | Fixed):
+            return jnp.zeros_like(weight)
+        factor = self.factor(name, weight.shape, fan_in_axis)
+        return _log_density(distribution, weight / factor) - jnp.log(factor)
 
     def sample(self, key: Key, params: Params, fan_in_axis: int = -2) -> Params:
         """A draw of the shapes of `params`; fixed weights keep their values."""

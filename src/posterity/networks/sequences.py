@@ -39,8 +39,11 @@ class CNNLSTM(BuiltIn):
             )
         keys = jax.random.split(key, 5)
         gates = 4 * self.units
+        # A token is a vector of length one. With coordinates of unit variance, the noise of rare words was never
+        # unlearnt: 3 epochs of MAP on IMDB reached 0.77 of held-out reviews in place of 0.85.
+        vectors = jax.random.normal(keys[0], (self.vocabulary, self.embedding)) / np.sqrt(self.embedding)
         return {
-            "embedding": {"weight": jax.random.normal(keys[0], (self.vocabulary, self.embedding))},
+            "embedding": {"weight": vectors},
             "conv": init_layer(keys[1], (self.window, self.embedding, self.filters)),
             "lstm": {
                 "input": init_layer(keys[2], (self.filters, gates), 1.0),
@@ -152,6 +155,7 @@ def _last_state_backward(saved: Any, change: Array) -> tuple[Array, Array, Array
     """Backpropagation through time; of_state is the derivative of the loss in the state, and so on."""
     input_weight, weight, x, memory, passed = saved
     double = _per_gate((1, 1, 2, 1), weight)
+    turned = weight.T  # here, as it would be copied at every time in the loop
 
     def step(carry: tuple[Array, Array, Array], now: Any) -> tuple[tuple[Array, Array, Array], Array]:
         of_state, of_memory, after = carry
@@ -161,13 +165,15 @@ def _last_state_backward(saved: Any, change: Array) -> tuple[Array, Array, Array
         of_memory = of_memory + of_state * read * (1 - squashed**2)
         parts = (of_memory * (2 * content - 1), of_memory * memory, 2 * of_memory * write, of_state * squashed)
         of_gates = jnp.concatenate(parts, -1) * gates * (1 - gates) * double  # before the sigmoid
-        return (of_gates @ weight.T, of_memory * forget, memory), of_gates
+        return (of_gates @ turned, of_memory * forget, memory), of_gates
 
     _, of_gates = jax.lax.scan(step, (change, jnp.zeros_like(change), memory), passed, reverse=True)
     times_and_rows = (((0, 1), (0, 1)), ((), ()))
     of_input_weight = jax.lax.dot_general(x.swapaxes(0, 1), of_gates, times_and_rows)
     of_weight = jax.lax.dot_general(passed[0], of_gates, times_and_rows)
-    return of_input_weight, of_gates.sum((0, 1)), of_weight, (of_gates @ input_weight.T).swapaxes(0, 1)
+    # As a product: XLA's sum takes ten times as long.
+    of_bias = jax.lax.dot_general(jnp.ones(of_gates.shape[:2], of_gates.dtype), of_gates, times_and_rows)
+    return of_input_weight, of_bias, of_weight, (of_gates @ input_weight.T).swapaxes(0, 1)
 
 
 _last_state.defvjp(_last_state_forward, _last_state_backward)
