@@ -38,7 +38,7 @@ def settings(size: Size) -> dict[str, Any]:
         "map_steps": 3000,
         "max_leapfrog": 1000,
     }
-    digits = {"rows": 1000, "test_rows": 2000, "draws": 150, "burn_in": 75, "max_leapfrog": 500, "effort": 1.0}
+    digits = {"rows": 3000, "test_rows": 2000, "draws": 150, "burn_in": 75, "max_leapfrog": 500, "effort": 1.0}
     if size == "full":
         return {
             "toy": {"iterations": 100, "step_size": 1e-5},
