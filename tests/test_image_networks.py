@@ -40,6 +40,12 @@ def normal(*shape):
     return jnp.asarray(RNG.normal(size=shape), jnp.float32)
 
 
+def test_word_vectors_begin_with_unit_length():
+    vectors = cnn_lstm(2, vocabulary=500).init(jax.random.key(0), TEXTS)["embedding"]["weight"]
+    squares = np.square(vectors).sum(-1)
+    assert abs(squares.mean() - 1) < 4 * np.sqrt(2 / 128 / 500)  # chi-squared with 128 degrees, divided by them
+
+
 @pytest.mark.parametrize(("stride", "padding"), [(1, 1), (2, 1), (1, 0)])
 def test_a_convolution_is_that_of_flax(stride, padding):
     layer, x = {"weight": normal(3, 3, 2, 4), "bias": normal(4)}, normal(2, 6, 6, 2)

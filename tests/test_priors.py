@@ -29,6 +29,15 @@ def test_one_distribution_for_all():
     )
 
 
+def test_the_sum_is_that_of_the_single_weights_and_so_is_its_gradient():
+    weights = {"network": {"weight": 3 + jax.random.normal(jax.random.key(0), (40, 50)), "bias": jnp.arange(50.0)}}
+    mixed = prior({"weight": dist.Normal(3.0, 0.7), "bias": dist.StudentT(4.0, 0.0, 2.0)}, fan_in=True)
+    single = lambda params: sum(leaf.sum() for leaf in jax.tree.leaves(mixed.log_probs(params)))  # noqa: E731
+    np.testing.assert_allclose(mixed.log_prob(weights), single(weights), rtol=1e-5)
+    both = (jax.grad(mixed.log_prob)(weights), jax.grad(single)(weights))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, rtol=1e-4), *both)
+
+
 def test_the_first_matching_pattern_counts():
     by_path = prior({"*bias": Flat(), "layer_0/*": dist.Normal(0.0, 0.1), "*": dist.Laplace(0.0, 1.0)})
     expected = stats.norm.logpdf([0.5, -1], 0, 0.1).sum() + stats.laplace.logpdf(3.0)

@@ -205,7 +205,7 @@ def _rows(name: str, found: dict[str, Any], remark: str) -> list[Row]:
     published = PUBLISHED.get(name, (None, None, None))
     return [
         Row(
-            f"{'MAP (theirs: SGD)' if name == 'map' else LABELS[name]}: {metric}",
+            f"{'MAP (SGD there)' if name == 'map' else LABELS[name]}: {metric}",
             found[metric][0],
             found[metric][1],
             value,
