@@ -183,6 +183,8 @@ def _run_phases(
     method, model, num_rows = job.method, job.model, job.rows.num_rows
     phases = method.plan(num_rows)
     mesh = _mesh(job, phases)
+    # Convolutions of several sets of weights side by side are grouped ones, for which XLA has no fast code on a CPU.
+    in_turn = _convolves(job) and jax.default_backend() == "cpu"
     start = _starts(job, mesh)
     total_steps = sum(phase.num_steps for phase in phases)
     run, chains, first_phase, first_record = Run(), None, 0, 0
@@ -191,7 +193,7 @@ def _run_phases(
     rows: dict[bool, Batch] = {}  # split over devices or whole on each, as phases need them
     with bar_shown as bar, polite_interrupt(run.interrupt, method.anytime):
         for number, phase in enumerate(phases):
-            layout = layout_of(mesh, phase, num_rows, start[1])
+            layout = layout_of(mesh, phase, num_rows, start[1], in_turn)
             picks = layout.batches > 1
             if picks not in rows:
                 rows[picks] = place_rows(layout, job.rows)
@@ -234,8 +236,11 @@ def _mesh(job: Job, phases: tuple[Phase, ...]) -> Mesh:
     num_rows = job.rows.num_rows
     widest = max((batch_width(num_rows, phase.batch_size) for phase in phases), default=num_rows)
     work = widest * num_weights(job.model, tree.take_rows(job.rows.x, slice(0, 1)))
-    splits_rows = widest > 1 and getattr(job.model.network, "splits_rows", False)
-    return device_mesh(job.num_chains, work, job.mesh, splits_rows)
+    return device_mesh(job.num_chains, work, job.mesh, splits_rows=widest > 1 and _convolves(job))
+
+
+def _convolves(job: Job) -> bool:
+    return getattr(job.model.network, "splits_rows", False)
 
 
 def _starts(job: Job, mesh: Mesh, attempt: int = 0) -> tuple[Key, Params, Params]:

@@ -34,6 +34,7 @@ class Layout(NamedTuple):
     shuffle: bool
     keep: bool
     capacity: int  # records a segment can hold
+    in_turn: bool  # the chains of a device run one after the other, not side by side
 
 
 SEGMENT_RECORDS = 1024
@@ -57,7 +58,7 @@ class Extra(NamedTuple):
     patience: Any = 1
 
 
-def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params) -> Layout:
+def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params, in_turn: bool) -> Layout:
     """The program a phase needs: its batches, and as many records as kept draws leave room for."""
     capacity = SEGMENT_RECORDS
     if phase.keep:
@@ -66,7 +67,7 @@ def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params) -> Layout:
     batches = num_batches(num_rows, phase.batch_size)
     splits = mesh.shape["data"]
     width = -(-batch_width(num_rows, phase.batch_size) // splits) * splits
-    return Layout(mesh, num_rows, batches, width, phase.shuffle, phase.keep, capacity)
+    return Layout(mesh, num_rows, batches, width, phase.shuffle, phase.keep, capacity, in_turn)
 
 
 def place_rows(layout: Layout, rows: Dataset) -> Batch:
@@ -95,8 +96,13 @@ def _kernel(method: Any, model: Any, fixed: Params, extra: Extra) -> Kernel:
 
 def _over_chains(layout: Layout, function: Any, shared: Any, chains: Any) -> Any:
     """function(shared, chain) for each chain, on the chain's device."""
+
+    def on_device(shared: Any, chains: Any) -> Any:
+        one = partial(function, shared)
+        return jax.lax.map(one, chains) if layout.in_turn else jax.vmap(one)(chains)
+
     mapped = jax.shard_map(
-        lambda shared, chains: jax.vmap(partial(function, shared))(chains),
+        on_device,
         mesh=layout.mesh,
         in_specs=(P(), P("chain")),
         out_specs=P("chain"),
@@ -143,8 +149,7 @@ def advance(
 
     Returns the chains, the mean Info of each record [C, R], and the kept parameters [C, R, ...] (None if not kept).
     """
-    convolves = getattr(model.network, "splits_rows", False)
-    return compiled_advance(convolves)(layout, method, model, data, extra, chains, span)
+    return compiled_advance(layout.in_turn)(layout, method, model, data, extra, chains, span)
 
 
 @cache
