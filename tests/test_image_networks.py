@@ -1,7 +1,5 @@
 """Image and sequence networks: what they compute, their weights, dropout, stores, and rows split over cores."""
 
-import re
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -25,7 +23,6 @@ from posterity import (
 from posterity.data.dataset import dataset
 from posterity.devices import _mesh_shape
 from posterity.inference.driver import Job, _mesh
-from posterity.linearized import _first_order
 from posterity.networks.built_in import convolve, drop_channels, filter_response, max_pool
 from posterity.networks.sequences import convolve_text, last_state
 
@@ -128,54 +125,6 @@ def test_sizes_are_those_of_the_papers():
     assert size(cnn_lstm(2), (1, 100)) == 20_000 * 128 + 5 * 128 * 64 + 64 + 64 * 512 + 512 + 128 * 512 + 128 * 2 + 2
 
 
-@pytest.mark.parametrize(
-    ("shape", "window", "stride", "padding"),
-    [((8, 8), 3, 1, None), ((9, 7), 3, 2, None), ((8, 8), 1, 2, 0), ((12, 12), 5, 1, 0), ((10, 11), 5, 2, 1)],
-)
-def test_the_gradients_of_a_convolution_are_those_that_jax_derives(shape, window, stride, padding):
-    x, weight = normal(3, *shape, 2), normal(window, window, 2, 3)
-    beside = window // 2 if padding is None else padding
-
-    def ours(x, weight):
-        return jnp.sin(convolve({"weight": weight, "bias": jnp.zeros(3)}, x, stride, padding)).sum()
-
-    def theirs(x, weight):
-        sides, numbers = [(beside, beside)] * 2, ("NHWC", "HWIO", "NHWC")
-        made = jax.lax.conv_general_dilated(x, weight, (stride, stride), sides, dimension_numbers=numbers)
-        return jnp.sin(made).sum()
-
-    for got, expected in zip(jax.grad(ours, (0, 1))(x, weight), jax.grad(theirs, (0, 1))(x, weight), strict=True):
-        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.long
-def test_a_linearised_convolution_is_its_outputs_and_its_jacobian_times_the_step():
-    """The gradients are written by hand, so there is no forward mode to take the product from."""
-    params = LENET.init(jax.random.key(0), DIGITS)
-    step = jax.tree.map(lambda leaf: 0.1 * normal(*leaf.shape), params)
-    jacobian = jax.jacrev(lambda weights: LENET.apply(weights, DIGITS))(params)
-    products = jax.tree.map(lambda j, d: jnp.tensordot(j, d, d.ndim), jacobian, step)
-    expected = LENET.apply(params, DIGITS) + sum(jax.tree.leaves(products))
-    got = _first_order(lambda weights: LENET.apply(weights, DIGITS), params, step)
-    np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("network", [lenet(3, filters=(2, 3), hidden=(5,)), unet(1, width=2, levels=1)])
-def test_every_convolution_of_a_training_has_the_order_of_axes_that_is_fast(network):
-    """In a loop XLA leaves other orders as they are, and computes them 10 to 20 times slower."""
-    x = normal(4, 12, 12)
-    params = network.init(jax.random.key(0), x)
-
-    def training(params):
-        loss = jax.grad(lambda params: jnp.square(network.apply(params, x)).mean())
-        return jax.lax.fori_loop(0, 3, lambda _, p: jax.tree.map(lambda a, b: a - 0.1 * b, p, loss(p)), params)
-
-    program = jax.jit(training).lower(params).as_text()
-    orders = re.findall(r"dim_numbers = (\S.*?), window", program)
-    assert len(orders) >= 5
-    assert set(orders) == {"[b, 0, 1, f]x[0, 1, i, o]->[b, 0, 1, f]"}
-
-
 def test_images_may_lack_the_axis_of_channels():
     params = LENET.init(jax.random.key(0), DIGITS)
     np.testing.assert_array_equal(LENET.apply(params, DIGITS), LENET.apply(params, DIGITS[..., None]))
@@ -254,7 +203,7 @@ def test_devices_left_over_by_chains_split_the_rows_of_networks_that_gain():
     method = MAP(num_steps=1)
     rows = dataset((DIGITS, np.arange(12) % 3), model.likelihood)
     job = Job(model, method, rows, None, None, 0, 1, None, {})
-    assert _mesh(job, method.plan(12)).shape["data"] == jax.device_count()
+    assert _mesh(job, method.plan(12), convolving=True).shape["data"] == jax.device_count()
 
 
 @pytest.mark.skipif(jax.device_count() < 2, reason="one core")

@@ -137,9 +137,9 @@ class DropoutMasks(WeightFamily):
             params = tree.take_rows(self.params, index % self.num_chains)
             key_draw = jax.random.fold_in(key, index)
             if self.per_row:
-                return apply_per_row(bound.outputs, params, x, row_keys(key_draw, x))
+                return apply_per_row(bound.plain_outputs, params, x, row_keys(key_draw, x))
             if model.network.shares_masks:
                 return bound.outputs(params, x, key_draw)
-            return apply_shared(bound.outputs, params, x, key_draw)
+            return apply_shared(bound.plain_outputs, params, x, key_draw)
 
         return jax.vmap(one)(draws)

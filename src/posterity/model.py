@@ -18,6 +18,7 @@ import numpyro.distributions as dist
 from posterity import tree
 from posterity.likelihoods import Likelihood
 from posterity.networks.built_in import BuiltIn
+from posterity.networks.convolutions import with_fast_gradients
 from posterity.networks.mlp import DROPOUT_LOGIT, MLP
 from posterity.priors import Fixed, Prior, prior
 from posterity.types import Array, Batch, Key, Network, Params
@@ -99,6 +100,10 @@ class Model:
 
     def outputs(self, params: Params, x: Any, key: Key | None = None) -> Array:
         """Network outputs [N, ..., K], with the likelihood's own parameters as constant last columns."""
+        return with_fast_gradients(self.plain_outputs, params, x, key)
+
+    def plain_outputs(self, params: Params, x: Any, key: Key | None = None) -> Array:
+        """The same as the network wrote them; for what maps over rows."""
         params = self.complete(params)
         outputs = self.network.apply(params["network"], x, key)
         columns = self.likelihood.columns(params.get("likelihood", {}))

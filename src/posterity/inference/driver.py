@@ -28,6 +28,7 @@ from posterity.inference.restarts import leave_out_stuck, restart_stuck
 from posterity.inference.run import Place, Run, adapt_phase, run_phase
 from posterity.inference.start import chain_keys, check_arguments, checked_start
 from posterity.model import Model, num_weights
+from posterity.networks.convolutions import convolves
 from posterity.posterior import Posterior, make_receipt
 from posterity.store import StoreError, plain_json
 from posterity.stored import join, settle
@@ -182,9 +183,10 @@ def _run_phases(
     """
     method, model, num_rows = job.method, job.model, job.rows.num_rows
     phases = method.plan(num_rows)
-    mesh = _mesh(job, phases)
+    convolving = _convolves(job)
+    mesh = _mesh(job, phases, convolving)
     # Convolutions of several sets of weights side by side are grouped ones, for which XLA has no fast code on a CPU.
-    in_turn = _convolves(job) and jax.default_backend() == "cpu"
+    in_turn = convolving and jax.default_backend() == "cpu"
     start = _starts(job, mesh)
     total_steps = sum(phase.num_steps for phase in phases)
     run, chains, first_phase, first_record = Run(), None, 0, 0
@@ -228,7 +230,7 @@ def _run_phases(
     return run, *tree.take_rows(ended, slice(0, job.num_chains))
 
 
-def _mesh(job: Job, phases: tuple[Phase, ...]) -> Mesh:
+def _mesh(job: Job, phases: tuple[Phase, ...], convolving: bool) -> Mesh:
     """Devices for chains and rows: what splitting rows is worth grows with the rows of a step and the weights.
 
     On a CPU it depends on the network.
@@ -236,11 +238,14 @@ def _mesh(job: Job, phases: tuple[Phase, ...]) -> Mesh:
     num_rows = job.rows.num_rows
     widest = max((batch_width(num_rows, phase.batch_size) for phase in phases), default=num_rows)
     work = widest * num_weights(job.model, tree.take_rows(job.rows.x, slice(0, 1)))
-    return device_mesh(job.num_chains, work, job.mesh, splits_rows=widest > 1 and _convolves(job))
+    return device_mesh(job.num_chains, work, job.mesh, splits_rows=widest > 1 and convolving)
 
 
 def _convolves(job: Job) -> bool:
-    return getattr(job.model.network, "splits_rows", False)
+    """Ours say so; the others are looked into."""
+    row = tree.take_rows(job.rows.x, slice(0, 1))
+    params = jax.eval_shape(job.model.init, jax.random.key(0), row)
+    return getattr(job.model.network, "splits_rows", False) or convolves(job.model.plain_outputs, params, row)
 
 
 def _starts(job: Job, mesh: Mesh, attempt: int = 0) -> tuple[Key, Params, Params]:

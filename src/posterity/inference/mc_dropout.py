@@ -116,7 +116,7 @@ class MCDropout(Descent):
         """[N], the mean over `num_masks` masks a datum."""
 
         def one(key_mask: Key) -> Array:
-            outputs = apply_per_row(model.outputs, params, batch.x, jax.random.split(key_mask, batch.y.shape[0]))
+            outputs = apply_per_row(model.plain_outputs, params, batch.x, jax.random.split(key_mask, batch.y.shape[0]))
             return model.log_likelihood_of(outputs, batch.y)
 
         return jax.vmap(one)(jax.random.split(key, self.num_masks)).mean(0)

@@ -7,7 +7,6 @@ N(0, gain / fan_in), biases at zero.
 from __future__ import annotations
 
 import dataclasses
-from functools import partial
 from typing import Any, TypeVar
 
 import jax
@@ -102,54 +101,10 @@ def dense(layer: dict[str, Array], x: Array) -> Array:
 
 def convolve(layer: dict[str, Array], x: Array, stride: int = 1, padding: int | None = None) -> Array:
     """A convolution of images [N, H, W, in]; `padding` pixels on each side, by default half the window."""
-    weight = layer["weight"]
-    beside = tuple(side // 2 if padding is None else padding for side in weight.shape[:2])
-    made: Any = _convolution(x, weight, stride, beside)
+    sides = [(side // 2, side // 2) if padding is None else (padding, padding) for side in layer["weight"].shape[:2]]
+    order = ("NHWC", "HWIO", "NHWC")
+    made = jax.lax.conv_general_dilated(x, layer["weight"], (stride, stride), sides, dimension_numbers=order)
     return made + layer["bias"]
-
-
-def _plain_convolution(x: Array, weight: Array, sides: Any, stride: int = 1, **spread: Any) -> Array:
-    strides, order = (stride, stride), ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, weight, strides, sides, dimension_numbers=order, **spread)
-
-
-@partial(jax.custom_vjp, nondiff_argnums=(2, 3))
-def _convolution(x: Array, weight: Array, stride: int, beside: tuple[int, int]) -> Array:
-    """A convolution whose gradients are convolutions in the same order of axes.
-
-    XLA's CPU compiler has a fast path for this order alone. It reorders the gradients that JAX would write at the top
-    of a program but not inside a loop, and every training is one: a step of a U-Net took 20 times as long.
-    """
-    return _plain_convolution(x, weight, [(one, one) for one in beside], stride)
-
-
-def _convolution_forward(x: Array, weight: Array, stride: int, beside: tuple[int, int]) -> tuple[Array, Any]:
-    return _convolution(x, weight, stride, beside), (x, weight)
-
-
-def _convolution_backward(stride: int, beside: tuple[int, int], saved: Any, change: Array) -> tuple[Array, Array]:
-    x, weight = saved
-    geometry = list(zip(x.shape[1:3], change.shape[1:3], weight.shape[:2], beside, strict=True))
-    # Of the inputs: the change, with zeros for the pixels that the stride left out, and the window turned around.
-    sides = [(width - 1 - one, side - stride * (size - 1) - 1 + one) for side, size, width, one in geometry]
-    of_x = _plain_convolution(change, _turned(weight).swapaxes(2, 3), sides, lhs_dilation=(stride, stride))
-    # Of the window: inputs and change convolved, rows in the place of channels.
-    if stride == 1:  # the change moves over the inputs, whose order of axes is then the cheaper to make
-        of_weight = _plain_convolution(change.transpose(3, 1, 2, 0), x.transpose(1, 2, 0, 3), sides)
-        return of_x, _turned(of_weight.transpose(1, 2, 3, 0))
-    sides = [(one, width + stride * (size - 1) - side - one) for side, size, width, one in geometry]
-    kept = x[:, : x.shape[1] + min(0, sides[0][1]), : x.shape[2] + min(0, sides[1][1])]
-    sides = [(before, max(0, after)) for before, after in sides]
-    rows, moves = kept.transpose(3, 1, 2, 0), change.transpose(1, 2, 0, 3)
-    of_weight = _plain_convolution(rows, moves, sides, rhs_dilation=(stride, stride))
-    return of_x, of_weight.transpose(1, 2, 0, 3)
-
-
-def _turned(window: Array) -> Array:
-    return jnp.flip(window, (0, 1))
-
-
-_convolution.defvjp(_convolution_forward, _convolution_backward)
 
 
 def max_pool(x: Array, size: int = 2) -> Array:

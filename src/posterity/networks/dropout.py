@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from posterity.networks.convolutions import with_fast_gradients
 from posterity.types import Array, Key, Params
 
 Apply = Callable[[Params, Any, Key], Array]
@@ -23,12 +24,20 @@ def _one_row(apply: Apply, params: Params, row: Any, key: Key) -> Array:
 
 def apply_shared(apply: Apply, params: Params, x: Any, key: Key) -> Array:
     """Outputs with one mask for all rows."""
-    return jax.vmap(lambda row: _one_row(apply, params, row, key))(x)
+
+    def mapped(params: Params, x: Any, key: Key) -> Array:
+        return jax.vmap(lambda row: _one_row(apply, params, row, key))(x)
+
+    return with_fast_gradients(mapped, params, x, key)
 
 
 def apply_per_row(apply: Apply, params: Params, x: Any, keys: Key) -> Array:
     """Outputs with a mask for each row, from one key for each row."""
-    return jax.vmap(lambda row, key: _one_row(apply, params, row, key))(x, keys)
+
+    def mapped(params: Params, x: Any, keys: Key) -> Array:
+        return jax.vmap(lambda row, key: _one_row(apply, params, row, key))(x, keys)
+
+    return with_fast_gradients(mapped, params, x, keys)
 
 
 def row_keys(key: Key, x: Any) -> Key:

@@ -77,7 +77,7 @@ class LayerProgram(NamedTuple):
         places = {product.step: i for i, product in enumerate(self.products)}
         inputs: list[Any] = [None] * len(self.products)
         for number, step in enumerate(self.steps):
-            made = _evaluate(step.equation, [values[i] for i in step.inputs])
+            made = evaluate(step.equation, [values[i] for i in step.inputs])
             if number in places:
                 product, probe = self.products[places[number]], probes[places[number]]
                 inputs[places[number]] = _features_last(values[product.operand], product.contracted)
@@ -279,7 +279,8 @@ def _features_last(value: Array, axis: int) -> Array:
     return moved.reshape(-1, moved.shape[-1])
 
 
-def _evaluate(equation: Any, values: Sequence[Any]) -> list[Any]:
+def evaluate(equation: Any, values: Sequence[Any]) -> list[Any]:
+    """What an equation of a traced program makes of these values."""
     with equation.ctx.manager:
         made = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
     return list(made) if equation.primitive.multiple_results else [made]
