@@ -24,7 +24,7 @@ from workers import PEERS, Worker, take_turns
 
 RESNET: dict[str, Any] = {"rows": 128, "width": 16, "steps": 10}
 TEXT: dict[str, Any] = {"vocabulary": 20_000, "batch": 80, "steps": 100}
-REPEATS = 5
+REPEATS = 11
 SAME_LOSS = 1e-3  # float32 through twenty layers
 QUICK = "--quick" in sys.argv
 

@@ -39,8 +39,8 @@ PAIRS = list(itertools.product(["segmentation", "depth"], ["mc_dropout", "deep_e
 DROPOUT = 0.1  # with 0.2, 12 channels and no places a third of the digits was named right after as many steps
 CHOSEN = "width, rate of dropout and the places as inputs chosen after test images had been scored without them"
 MISPLACED = {
-    "mc_dropout": "units are dropped alike everywhere: the spread follows the size of the height",
-    "deep_ensemble": "the members agree on what they have not seen",
+    "segmentation": "the members agree on what they have not seen",
+    "depth": "heights are taken for noise on every digit: its kind was not learned, so a new one is no stranger",
 }
 SIZES: dict[Size, dict[str, Any]] = {
     "full": {
@@ -177,7 +177,7 @@ def _rows(task: str, method: str, found: dict[int, dict[str, Any]], steps: int) 
             ignorance,
             target="above 1",
             holds=ignorance > 1,
-            remark=MISPLACED[method] if ignorance <= 1 else "",
+            remark=MISPLACED[task] if ignorance <= 1 else "",
         ),
     ]
     if task == "segmentation":
