@@ -66,7 +66,7 @@ def settings(size: Size) -> dict[str, Any]:
         tables |= {"sets": ["concrete", "yacht"], "splits": 4}
         digits |= {"epochs": 2, "rows": 10_000, "test_rows": 2_000}
     if size == "tiny":
-        tables |= {"sets": ["yacht"], "splits": 2, "members": 2, "epochs": 2}
+        tables |= {"sets": ["yacht"], "splits": 2, "members": 2, "epochs": 2, "learning_rates": [0.01, 0.1]}
         digits |= {"members": 2, "hidden": [20], "epochs": 1, "rows": 500, "test_rows": 100}
     return {"uci": tables, "digits": digits}
 
