@@ -1,4 +1,4 @@
-"""Comparisons: the split, distances from a referee, calibration, the sharing of a budget, and the verdict."""
+"""Comparisons: the split, the sharing of a budget, and the verdict."""
 
 import time
 from types import SimpleNamespace
@@ -7,14 +7,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from posterity import comparison, referee
+from posterity import comparison
 from posterity.comparison import COMPARED, LABELS, Comparison, Entry, compare, prepare
 from posterity.inference import METHODS
-from posterity.likelihoods import Categorical, Gaussian, Rescaled
 from posterity.metrics import Estimate
-from posterity.model import Model
-from posterity.networks import mlp
-from posterity.posterior import prior_predictive
 
 
 @pytest.fixture
@@ -101,43 +97,10 @@ def test_compiling_does_not_eat_the_budget(monkeypatch):
     assert said[-1] == "Compiling took 2 s on top of the budget."
 
 
-def _prior(shift=0.0, num_draws=50):
-    model = Model(mlp((4,), activation="tanh"), Rescaled(Gaussian(0.5), shift, 2.0))
-    return prior_predictive(model, np.linspace(-1, 1, 7)[:, None], num_draws=num_draws)
-
-
-def test_wasserstein_from_quantiles_is_zero_for_equals_and_exact_for_a_shift():
-    reference = _prior()
-    assert referee.Referee(reference).distances(reference)["wasserstein"].value == 0.0
-    moved = referee.Referee(reference).distances(_prior(shift=3.0))["wasserstein"].value
-    assert moved == pytest.approx(np.mean(3.0 / reference.std), rel=1e-4)
-
-
-def test_distances_of_classes():
-    model = Model(mlp((4,), activation="tanh"), Categorical(3))
-    one, other = (prior_predictive(model, np.linspace(-1, 1, 7)[:, None], num_draws=20, seed=s) for s in (0, 1))
-    same = referee.Referee(one).distances(one)
-    assert (same["agreement"].value, same["total_variation"].value) == (1.0, 0.0)
-    apart = referee.Referee(other).distances(one)["total_variation"].value
-    assert apart == pytest.approx(0.5 * np.abs(one.probs - other.probs).sum(1).mean(), abs=1e-6)
-
-
-def test_quantile_calibration_knows_good_from_bad():
-    rng = np.random.default_rng(0)
-    y = rng.normal(size=4000)
-    true = np.quantile(rng.normal(size=200_000), referee.LEVELS)
-    quantiles = np.tile(true, (len(y), 1))
-    good = referee.quantile_calibration(quantiles, y)
-    narrow = referee.quantile_calibration(0.5 * quantiles, y)
-    assert good.value < 0.02
-    assert narrow.value > good.value + 10 * narrow.standard_error
-    assert referee.quantile_calibration(quantiles + 100.0, y).value == pytest.approx(0.5)  # all levels missed by 1 - u
-
-
 def test_at_most_so_many_rows_are_judged():
-    assert len(referee.some_rows(10)) == 10
-    many = referee.some_rows(100_000)
-    assert len(many) == referee.MAX_ROWS
+    assert len(comparison._some_rows(10)) == 10
+    many = comparison._some_rows(100_000)
+    assert len(many) == comparison.MAX_JUDGED_ROWS
     assert many[-1] == 99_999
 
 

@@ -12,6 +12,8 @@ from scipy.integrate import quad
 from scipy.stats import norm, wasserstein_distance
 
 from posterity import information, metrics
+from posterity.metrics import numbers
+from posterity.metrics.numbers import LEVELS
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 DATA = Path(os.environ.get("POSTERITY_DATA", REPOSITORY.parent / "shared" / "data"))
@@ -174,7 +176,7 @@ def test_crps_of_a_mixture_by_integration(monkeypatch: pytest.MonkeyPatch):
     exact = [integral(row) for row in range(4)]
     whole = metrics.crps_gaussian_mixture_rows(means, stds, y)
     np.testing.assert_allclose(whole, exact, atol=1e-7)
-    monkeypatch.setattr(metrics, "CHUNK_ELEMENTS", 7)
+    monkeypatch.setattr(numbers, "CHUNK_ELEMENTS", 7)
     np.testing.assert_allclose(metrics.crps_gaussian_mixture_rows(means, stds, y), whole)
 
 
@@ -283,6 +285,18 @@ def test_one_row_has_no_standard_error():
     assert np.isnan(metrics.auroc([1.0, 2.0, 3.0], [0, 0, 1]).standard_error)
 
 
+def test_quantile_calibration_knows_good_from_bad():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=4000)
+    true = np.quantile(rng.normal(size=200_000), LEVELS)
+    quantiles = np.tile(true, (len(y), 1))
+    good = metrics.quantile_calibration(quantiles, y)
+    narrow = metrics.quantile_calibration(0.5 * quantiles, y)
+    assert good.value < 0.02
+    assert narrow.value > good.value + 10 * narrow.standard_error
+    assert metrics.quantile_calibration(quantiles + 100.0, y).value == pytest.approx(0.5)  # all levels missed by 1 - u
+
+
 def test_evaluate_classes():
     total = np.asarray(information.entropy(PROBS))
 
@@ -290,11 +304,13 @@ def test_evaluate_classes():
         """With a density of its own, which counts, and not the probabilities that rounding may have made 0."""
         probs = PROBS[rows]
         log_prob = lambda y: np.log(probs[np.arange(len(y)), y]) - 1  # noqa: E731
-        return SimpleNamespace(kind="classes", probs=probs, total=total[rows], log_prob=log_prob)
+        sets = lambda level: probs >= 0.5  # noqa: E731
+        return SimpleNamespace(kind="classes", probs=probs, total=total[rows], log_prob=log_prob, prediction_set=sets)
 
     result = metrics.evaluate(predicted(), LABELS)
-    assert list(result) == ["accuracy", "nll", "brier", "calibration_error", "error_auroc"]
+    assert list(result) == ["accuracy", "nll", "brier", "calibration_error", "coverage_90", "error_auroc"]
     assert result["nll"].value == pytest.approx(1 - np.log([0.7, 0.9, 0.2, 0.4]).mean())
+    assert result["coverage_90"].value == 0.5  # rows 0 and 1 alone give their label half of all probability
     # The mistake (row 2) is more uncertain than rows 0 and 1, less than row 3.
     assert result["error_auroc"].value == pytest.approx(2 / 3)
     assert np.isnan(metrics.evaluate(predicted(slice(2)), LABELS[:2])["error_auroc"].value)
@@ -307,6 +323,7 @@ def test_evaluate_continuous():
         mean=mean,
         std=std,
         interval=lambda level: norm.interval(level, mean, std),
+        quantile=lambda levels: np.tile(norm.ppf(levels), (3, 1)),
         log_prob=lambda y: norm.logpdf(y) - 1,
         log_prob_gaussian=lambda y: metrics.gaussian_log_prob(mean, std, y),
         crps=lambda y: metrics.crps_gaussian_mixture_rows(mean[None], std[None], y),
@@ -315,6 +332,7 @@ def test_evaluate_continuous():
     gaussian = 0.5 * np.log(2 * np.pi) + 5 / 6
     expected = {"rmse": np.sqrt(5 / 3), "mae": 1.0, "nll": gaussian + 1, "nll_gaussian": gaussian}
     expected |= {"crps": metrics.crps_gaussian_mixture(mean[None], std[None], y).value}
+    expected |= {"calibration_error": np.abs((y[:, None] <= norm.ppf(LEVELS)).mean(0) - LEVELS).mean()}
     assert result == pytest.approx(expected | {"coverage_90": 2 / 3, "width_90": 2 * 1.6448536})
 
 
@@ -364,6 +382,6 @@ def test_import_starts_no_backend():
         "bridge = sys.modules.get('jax._src.xla_bridge')\n"
         "sys.exit(bool(bridge and bridge.backends_are_initialized()))"
     )
-    source = str(Path(metrics.__file__).parents[1])
+    source = str(Path(metrics.__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": source}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)

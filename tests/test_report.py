@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
-from posterity import HMC, MAP, Categorical, DeepEnsemble, Gaussian, Laplace, Model, fit, metrics, mlp, plots, referee
+from posterity import HMC, MAP, Categorical, DeepEnsemble, Gaussian, Laplace, Model, fit, metrics, mlp, plots
 from posterity.comparison import LABELS, Comparison, Entry
 from posterity.metrics import Estimate
 from posterity.report import Cell, Page, write_report
@@ -52,7 +52,7 @@ def compared(task, features, x, y, methods, holdout=None, **others):
         prediction = posterior.predict(test[0])
         judged = name != "hmc" and "hmc" in posteriors
         apart = distances(prediction, posteriors["hmc"].predict(test[0])) if judged else {}
-        scores = referee.scores(prediction, test[1])
+        scores = metrics.evaluate(prediction, test[1])
         entries.append(Entry(name, LABELS[name], posterior, prediction, scores, apart, posterior.receipt.seconds))
     raw = pd.DataFrame(20 + 5 * test[0], columns=list(features))
     labels = () if task == "regression" else (NASTY, "other")

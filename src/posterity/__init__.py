@@ -14,6 +14,7 @@ from posterity.devices import use_all_cores
 
 use_all_cores()  # before anything can start the backend
 
+from posterity.audit import Audit, audit
 from posterity.diagnosis import Diagnosis
 from posterity.inference import (
     HMC,
@@ -47,7 +48,6 @@ from posterity.likelihoods import (
     NegativeBinomial,
     NoisyCategorical,
     Poisson,
-    Rescaled,
     StudentT,
     likelihood,
 )
@@ -67,6 +67,7 @@ from posterity.networks import (
 from posterity.posterior import Posterior, prior_predictive
 from posterity.prediction import Prediction
 from posterity.priors import Fixed, Flat, prior, scale_mixture
+from posterity.rescaled import Rescaled
 from posterity.types import Network
 
 if TYPE_CHECKING:
@@ -84,6 +85,7 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SWAG",
+    "Audit",
     "BayesByBackprop",
     "BayesianClassifier",
     "BayesianRegressor",
@@ -111,6 +113,7 @@ __all__ = [
     "Prediction",
     "Rescaled",
     "StudentT",
+    "audit",
     "cnn_lstm",
     "cross_entropy",
     "dropout_relation",

@@ -8,12 +8,13 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
-from posterity import referee
+from posterity import metrics
+from posterity.audit import Referee, own_distance
 from posterity.inference import fit, resume
 from posterity.inference.method import Method
 from posterity.metrics import Estimate
@@ -23,8 +24,9 @@ from posterity.prediction import Prediction
 from posterity.store import MANIFEST
 from posterity.table import TableEncoder, TargetEncoder
 from posterity.tabular import DEFAULT_DROPOUT, table_method, table_model
+from posterity.types import Task
+from posterity.verdict import verdict
 
-Task = Literal["regression", "classification"]
 REFERENCE = "hmc"
 LABELS = {
     "mle": "MLE",
@@ -50,6 +52,7 @@ MAX_ASIDE_ROWS = 2_000
 MIN_ROWS = 10
 MIN_ROWS_FOR_OOD = 50
 DIAGNOSED_ROWS = 200
+MAX_JUDGED_ROWS = 2000  # more would not change a mean distance by what its standard error already allows
 MOMENT = 1e-3  # seconds
 
 
@@ -61,7 +64,7 @@ class Entry:
     label: str  # as people write it: "Bayes by Backprop"
     posterior: Posterior
     prediction: Prediction  # at the test rows
-    scores: dict[str, Estimate]  # of metrics.evaluate, with coverage_90 and calibration_error for either task
+    scores: dict[str, Estimate]  # of metrics.evaluate
     referee: dict[str, Estimate]  # distances from HMC; empty for HMC itself, or without it
     seconds: float
     remarks: tuple[str, ...] = ()  # what the budget cut, stuck chains
@@ -86,7 +89,7 @@ class Comparison:
 
     def verdict(self) -> list[str]:
         """What the numbers say, in sentences."""
-        return referee.verdict(self)
+        return verdict(self)
 
 
 class Prepared(NamedTuple):
@@ -227,7 +230,7 @@ def compare(
         test_share: Of the rows, to test on.
         seed: Of the split and of every method.
         budget: Seconds for all methods together; each gets its part, and what it leaves goes to those after it. The
-            compiling of programs comes on top: where it counted, nothing was left for the last, who is the referee.
+            time that compiling takes is not counted, or little would be left for the last, which is the referee.
         effort: Scales the number of steps of every method.
         folder: Keeps each method's run in a folder of its name; what is there already is resumed or read.
         remarks: Sentences on how the table was read, to go along.
@@ -305,16 +308,16 @@ def _share(methods: Sequence[str], seconds: float) -> float:
 def _judge(prepared: Prepared, posteriors: dict[str, Posterior]) -> tuple[tuple[Entry, ...], dict[str, Any] | None]:
     """Scores of each method, its distances from HMC, and whether HMC may be believed."""
     x, y = prepared.test
-    rows = referee.some_rows(len(y))
+    rows = _some_rows(len(y))
     hmc = posteriors.get(REFERENCE)
-    judge = None if hmc is None else referee.Referee(hmc.predict(x[rows]))
+    judge = None if hmc is None else Referee(hmc.predict(x[rows]))
     entries = []
     for name, posterior in posteriors.items():
         prediction = posterior.predict(x)
         apart = {}
         if judge is not None and name != REFERENCE:
             apart = judge.distances(prediction if len(rows) == len(y) else posterior.predict(x[rows]))
-        found = referee.scores(prediction, y)
+        found = metrics.evaluate(prediction, y)
         seconds = posterior.receipt.seconds
         entries.append(Entry(name, LABELS[name], posterior, prediction, found, apart, seconds, posterior.receipt.notes))
     return tuple(entries), None if hmc is None else _trust(hmc, x[rows])
@@ -324,7 +327,7 @@ def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
     """What HMC's own chains say about it, in plain numbers."""
     found = hmc.diagnose(x[:DIAGNOSED_ROWS])
     known = found.r_hat_of_inputs[~np.isnan(found.r_hat_of_inputs)]
-    own = referee.own_distance(hmc, x)
+    own = own_distance(hmc, x)
     return {
         "verdict": found.verdict,
         "r_hat": float(known.max()) if known.size else None,
@@ -332,12 +335,17 @@ def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
     }
 
 
+def _some_rows(num_rows: int) -> np.ndarray:
+    """At most MAX_JUDGED_ROWS rows, evenly spaced."""
+    return np.unique(np.linspace(0, num_rows - 1, min(num_rows, MAX_JUDGED_ROWS)).round().astype(int))
+
+
 def _split_remark(num_train: int, num_test: int, num_aside: int) -> str:
     text = f"{num_train:,} rows are trained on"
     if num_test:
         text += f", {num_test:,} are tested on"
     if num_aside:
-        text += f", {num_aside:,} are set aside to know strange rows by"
+        text += f", {num_aside:,} are held out to calibrate out-of-distribution p-values"
     return f"{text}."
 
 

@@ -16,8 +16,10 @@ from threading import Lock
 from typing import Any
 
 import numpy as np
+from numpyro.distributions import Normal
 
 from posterity import plots, tree
+from posterity.audit import Referee
 from posterity.cli.output import print_table, results, say
 from posterity.inference import (
     HMC,
@@ -40,8 +42,6 @@ from posterity.networks import linear, mlp
 from posterity.plots.style import LINE, name_axes, new_axes
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
-from posterity.priors import prior
-from posterity.referee import Referee
 from posterity.report.page import Page
 
 STEPS = {"num_steps": 3000, "learning_rate": 5e-3, "batch_size": "full"}
@@ -82,7 +82,7 @@ def _timed(chapter: Callable[[], Chapter]) -> Chapter:
 
 def line() -> Chapter:
     """Point estimate against Bayes where everything is known in closed form."""
-    model = Model(linear(), Gaussian(0.5), prior(_normal(2.0)))
+    model = Model(linear(), Gaussian(0.5), Normal(0.0, 2.0))
     rng = np.random.default_rng(1)
     x = rng.uniform(-2, 2, (SIZES[-1], 1))
     y = 0.8 * x[:, 0] - 0.3 + 0.5 * rng.normal(size=len(x))
@@ -132,7 +132,7 @@ def three_kinds() -> Chapter:
     rng = np.random.default_rng(3)
     x = np.concatenate([rng.uniform(-2.2, -0.7, 60), rng.uniform(0.5, 2.0, 60)])[:, None]
     y = np.sin(2 * x[:, 0]) + np.where(x[:, 0] > 0, 0.45, 0.08) * rng.normal(size=120)
-    model = Model(mlp((32,), activation="tanh"), HeteroscedasticGaussian(), prior(_normal(1.0)))
+    model = Model(mlp((32,), activation="tanh"), HeteroscedasticGaussian(), Normal(0.0, 1.0))
     posterior = fit(model, tree.replace(SAMPLER, start=MAP(**STEPS)), (x, y), holdout=0.2)
     prediction = posterior.predict(GRID)
     above = plots.band(prediction, GRID, (x, y))
@@ -166,7 +166,7 @@ def classes() -> Chapter:
     rng = np.random.default_rng(4)
     label = rng.integers(0, 2, 120)
     x = np.where(label[:, None] == 0, -1.0, 1.0) * np.array([1.0, 0.3]) + 0.9 * rng.normal(size=(120, 2))
-    model = Model(mlp((24,), activation="tanh"), Categorical(2), prior(_normal(1.5)))
+    model = Model(mlp((24,), activation="tanh"), Categorical(2), Normal(0.0, 1.5))
     posterior = fit(model, SAMPLER, (x, label), holdout=0.2)
     axis = np.linspace(-7, 7, 61)
     rows = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
@@ -217,7 +217,7 @@ def methods() -> Chapter:
         "Laplace": (plain, Laplace(start=point)),
         "SWAG": (plain, SWAG(start=point)),
         "SGHMC": (plain, SGHMC(num_draws=100, num_burn_in=2000, start=point)),
-        "MILE": (plain, MILE(num_draws=100, num_warmup=1500, start=ensemble)),
+        "MILE": (plain, MILE(num_draws=100, num_burn_in=1500, start=ensemble)),
     }
     with ThreadPoolExecutor(2) as pool:
         fits = {"HMC": pool.submit(wave_by_hmc)}
@@ -292,14 +292,8 @@ def wave(count: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     return x, np.sin(2.5 * x[:, 0]) + 0.3 * x[:, 0] + NOISE * rng.normal(size=count)
 
 
-def _normal(scale: float) -> Any:
-    import numpyro.distributions as dist
-
-    return dist.Normal(0.0, scale)
-
-
 def _network(dropout: float = 0.0) -> Model:
-    return Model(mlp((32,), activation="tanh", dropout=dropout), Gaussian(NOISE), prior(_normal(1.0)))
+    return Model(mlp((32,), activation="tanh", dropout=dropout), Gaussian(NOISE), Normal(0.0, 1.0))
 
 
 def wave_by_hmc() -> Posterior:

@@ -31,7 +31,7 @@ class Prediction:
         calibration: Calibration | None = None,
         as_calibrated: Callable[[], Prediction] | None = None,
     ) -> None:
-        """`as_calibrated` predicts the same rows as held-out rows were predicted; None where this is just that."""
+        """`as_calibrated` predicts these rows as the held-out ones were predicted; None where this does so already."""
         self._stream = stream
         self._calibration = calibration
         self._as_calibrated = as_calibrated
@@ -80,7 +80,10 @@ class Prediction:
         levels = np.atleast_1d(np.asarray(level, dtype=float))
         if ((levels <= 0) | (levels >= 1)).any():
             raise ValueError(f"level={level} must lie strictly between 0 and 1.")
-        found = self._stream.map(mixture.quantiles, shared=(jnp.asarray(levels),))
+        # Two at a time: one compiled program serves any number of levels, and intervals too.
+        pairs = np.resize(levels, (-(-len(levels) // 2), 2))
+        found = [self._stream.map(mixture.quantiles, shared=(jnp.asarray(pair),)) for pair in pairs]
+        found = np.concatenate(found, -1)[..., : len(levels)]
         return found[..., 0] if np.ndim(level) == 0 else found
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
@@ -113,9 +116,14 @@ class Prediction:
         return log_prob.reshape(len(y), -1).sum(-1)
 
     def sample(self, num_samples: int = 100, seed: int = 0) -> np.ndarray:
-        """Draws of the target, [num_samples, N, ...]."""
-        rows = np.arange(self._stream.num_rows)
-        drawn = self._stream.map(mixture.samples, rows, shared=(jax.random.key(seed), jnp.zeros(num_samples)))
+        """Draws of the target, [num_samples, N, ...]: each is one draw of the function with noise at every row.
+
+        A closed form knows each row by itself, so there functions are drawn for the purpose.
+        """
+        rows, stream = np.arange(self._stream.num_rows), self._stream
+        if stream.closed_form:
+            stream = stream.of_fresh_draws(num_samples)
+        drawn = stream.map(mixture.samples, rows, shared=(jax.random.key(seed), jnp.zeros(num_samples)))
         return np.moveaxis(drawn, 1, 0)
 
     def crps(self, y: Any) -> np.ndarray:

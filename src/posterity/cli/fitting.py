@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from posterity import referee
+from posterity import metrics
 from posterity.cli import catalogue
 from posterity.cli.cache import keep_compiled_programs
 from posterity.cli.compare import is_comparison, plain_scores
@@ -20,11 +20,11 @@ from posterity.cli.pace import plan_time
 from posterity.cli.tables import check_target, read_table, shortened
 from posterity.comparison import LABELS, Run, prepare
 from posterity.inference import load, resume
+from posterity.names import nearest_name
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
 from posterity.store import MANIFEST, StoreError
 from posterity.table import TableEncoder, TargetEncoder
-from posterity.tabular import nearest_name
 
 
 def run_fit(
@@ -163,7 +163,7 @@ def run_evaluate(folder: Path, source: str, as_json: bool) -> None:
         y = encoder.transform(frame[target])
     except ValueError as error:
         raise InputError(str(error)) from error
-    scores = referee.scores(posterior.predict(_inputs(posterior, frame)), y)
+    scores = metrics.evaluate(posterior.predict(_inputs(posterior, frame)), y)
     if as_json:
         print_json({"folder": str(folder), "num_rows": len(y), "scores": plain_scores(scores)})
         return
