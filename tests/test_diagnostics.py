@@ -136,11 +136,11 @@ def test_too_few_draws_give_words_and_no_number(num_draws):
     found = of_chains(autoregressive(0.0, (4, num_draws, 5)))
     assert found.verdict == "undetermined"
     assert np.isnan(found.r_hat).all()
-    assert str(found).startswith(f"Undetermined: {num_draws} draws a chain are too few for R-hat")
+    assert str(found).startswith(f"Undetermined: {num_draws} draws per chain are too few for R-hat")
     assert np.isfinite(found.monte_carlo_error).all()  # four chains can tell by their means
     single = of_chains(autoregressive(0.0, (1, num_draws, 5)))
     assert "cannot tell" in str(single)
-    with pytest.raises(ValueError, match="at least 16 draws a chain"):
+    with pytest.raises(ValueError, match="at least 16 draws per chain"):
         single.draws_needed(0.1)
 
 
@@ -265,7 +265,7 @@ def test_the_words_of_a_run(diagnosis):
     assert text.split("\n")[0].startswith(("Good", "Usable"))
     assert "Worst inputs, by row of x (R-hat): " in text
     assert "Monte Carlo error of the predictive mean: " in text
-    assert "Half that takes 150 more draws a chain" in text
+    assert "Halving it takes 150 more draws per chain" in text
     assert "No divergences." in text
     assert "Weight space, which says little" in text
 
@@ -336,3 +336,20 @@ def test_arviz_is_asked_for_by_name(diagnosis, monkeypatch):
 
 def test_arviz_reads_the_export(diagnosis):
     assert diagnosis.to_arviz().posterior["mean"].shape == (4, 50, 3)
+
+
+def test_a_thinned_trace_says_nothing_of_the_draws_densities():
+    """A record is then a mean over steps, whose spread and correlation are not those of the draws."""
+    rng = np.random.default_rng(0)
+    trace = {"log_joint": rng.normal(size=(4, 50)), "acceptance": np.full((4, 50), 0.8)}
+    values = {"mean": rng.normal(size=(4, 50, 3))}
+    assert set(diagnostics._of_chains(values, trace, 1, None, ()).densities) == {"log_joint"}
+    thinned = diagnostics._of_chains(values, trace, 10, None, ())
+    assert thinned.densities == {}
+    assert "lp" not in thinned.to_dict()["sample_stats"]
+
+
+def test_a_value_that_is_not_finite_in_one_of_several_targets_is_told():
+    values = np.random.default_rng(0).normal(size=(4, 100, 3, 2))
+    values[1, 5, 2, 1] = np.inf
+    assert "not converged" in str(of_chains(values)).lower()

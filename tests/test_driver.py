@@ -305,3 +305,16 @@ def test_the_receipt_names_a_temperature_where_it_moves_the_answer(line):
     assert stated(MAP(num_steps=5), "likelihood") == 0.5
     assert stated(MAP(num_steps=5), "posterior") == "not applicable"
     assert stated(MLE(num_steps=5), "likelihood") == "not applicable"
+
+
+def test_a_run_that_begins_where_another_ended_does_not_repeat_its_random_numbers(line):
+    """Chains with common noise run into each other: draws of the second would be those of the first once more."""
+    model, sampler = Model(linear(), Gaussian(0.3)), HMC(num_draws=60, num_burn_in=20, step_size=0.02)
+    first = fit(model, sampler, line)
+    second = fit(model, HMC(num_draws=60, num_burn_in=20, step_size=0.02, start=first), line)
+    third = fit(model, HMC(num_draws=60, num_burn_in=20, step_size=0.02, start=second), line)
+    runs = (first, second, third)
+    draws = [np.asarray(one.family.draws["network"]["layer_0"]["bias"])[:, 30:].ravel() for one in runs]
+    between = np.abs(np.corrcoef(draws)[np.triu_indices(3, 1)])
+    assert between.max() < 5 / np.sqrt(len(draws[0]))
+    assert "start=HMC(" in second.receipt.method

@@ -220,6 +220,36 @@ def test_last_layer_and_subset_are_blocks_of_full():
         )
 
 
+def test_the_evidence_of_some_weights_takes_the_others_for_constants():
+    """As with a trunk that is held fixed: its weights have no spread, so their prior has no say in tuning."""
+    model = Model(NETWORK, Gaussian(0.3))
+    held = Model(NETWORK, Gaussian(0.3), {"layer_0/*": Fixed(), "*": dist.Normal(0.0, 1.0)})
+    params, tune = start(model), ("prior", "noise")
+    head = result(Laplace(structure="last_layer", tune=tune), model, params, Y)[1].facts
+    alone = result(Laplace(tune=tune), held, params, Y)[1].facts
+    assert head["prior_scale"] == pytest.approx(alone["prior_scale"], rel=1e-4)
+    assert head["log_evidence"] == pytest.approx(alone["log_evidence"], abs=1e-6)
+
+
+def test_targets_of_a_row_are_correlated_as_they_share_weights():
+    """The closed form is the multivariate normal of a row, and samples of it are draws of the function."""
+    x, y = X, np.stack([Y, Y**2], 1)
+    model = Model(NETWORK, Gaussian(0.3, num_outputs=2))
+    posterior = fit(model, Laplace(start=MAP(num_steps=300)), (x, y), progress=False)
+    at = 2.0 * x[:5]
+    prediction, (mean, spread) = posterior.predict(at), posterior.family.moments(posterior.model, jnp.asarray(at))
+    total = np.asarray(spread[0]) + 0.09 * np.eye(2)
+    exact = [multivariate_normal(m, v).logpdf(row) for m, v, row in zip(mean[0], total, y[:5], strict=True)]
+    np.testing.assert_allclose(prediction.log_prob(y[:5]), exact, rtol=1e-6)
+    np.testing.assert_allclose(prediction.total, np.diagonal(total, axis1=1, axis2=2), rtol=1e-6)
+    drawn = prediction.sample(4000)
+    np.testing.assert_allclose(np.cov(drawn[:, 0].T), total[0], atol=6 * np.max(total[0]) / np.sqrt(4000))
+    by_draws = posterior.predict(at, num_draws=4000).outputs[..., 0]
+    between = np.corrcoef(by_draws[:, 0], by_draws[:, 1])[0, 1]
+    noise_share = np.sqrt(np.prod(np.asarray(spread[0])[:2, 0, 0] / total[:2, 0, 0]))
+    assert np.corrcoef(drawn[:, 0, 0], drawn[:, 1, 0])[0, 1] == pytest.approx(between * noise_share, abs=0.08)
+
+
 def test_priors_that_are_not_log_concave_never_take_precision_away():
     model = Model(linear(), Gaussian(10.0), dist.StudentT(3.0, 0.0, 0.1))
     state, made = result(Laplace(), model, start(model), Y)

@@ -1,9 +1,11 @@
 """The split of uncertainty: identities, known cases, and Monte Carlo errors that mean what they say."""
 
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from test_prediction import predict
 
+from posterity import Model, linear, uncertainty
 from posterity.likelihoods import (
     Bernoulli,
     Categorical,
@@ -14,6 +16,8 @@ from posterity.likelihoods import (
     Poisson,
     StudentT,
 )
+from posterity.rescaled import Rescaled
+from posterity.streaming import Components
 
 RNG = np.random.default_rng(0)
 LIKELIHOODS = [
@@ -27,6 +31,15 @@ LIKELIHOODS = [
     (Poisson(), 1),
     (NegativeBinomial(), 2),
 ]
+
+
+def test_little_ignorance_beside_much_noise_is_not_rounded_away():
+    """A closed form after a million rows: ignorance 1e-9 of the noise, below what float32 sees of their sum."""
+    model = Model(linear(), Rescaled(Gaussian(1.0), 0.0, 3.0))
+    block = Components(jnp.zeros((1, 4, 1)), 1e-9 * jnp.arange(1.0, 5.0).reshape(1, 4, 1, 1))
+    found = uncertainty.variances(model, block, np.zeros((0, 0), int)).value
+    np.testing.assert_allclose(found.epistemic, 9e-9 * np.arange(1, 5), rtol=1e-5)
+    np.testing.assert_allclose(found.aleatoric, 9.0, rtol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ class Diagnosis:
         if not np.isfinite(self.monte_carlo_error).all():
             raise ValueError(
                 f"{self.num_chains} x {self.num_draws} draws cannot tell their own Monte Carlo error, so it cannot be "
-                f"said how many more are needed: run at least {chains.SHORT} draws a chain."
+                f"said how many more are needed: run at least {chains.SHORT} draws per chain."
             )
         ratio = np.square(self.monte_carlo_error.max() / standard_error)
         return max(0, int(np.ceil(self.num_draws * (ratio - 1))))
@@ -132,7 +132,7 @@ def _verdict_line(found: Diagnosis) -> str:
         return "Not a Markov chain: its draws are independent; nothing to diagnose."
     if found.num_draws < MIN_DRAWS:
         return (
-            f"{found.verdict.capitalize()}: {found.num_draws} draws a chain are too few for R-hat, which compares "
+            f"{found.verdict.capitalize()}: {found.num_draws} draws per chain are too few for R-hat, which compares "
             f"halves of chains; at least {MIN_DRAWS} are needed, a hundred are useful."
         )
     if np.isnan(found.r_hat_of_inputs).all():
@@ -182,10 +182,12 @@ def _error_line(found: Diagnosis) -> str:
         f"Monte Carlo error of the predictive mean: {np.nanmax(flat):.2g} at most (row {np.nanargmax(flat)}), "
         f"{np.nanmedian(flat):.2g} at a typical row."
     )
-    if found.stuck_chains or np.isnan(flat).any():
+    if found.stuck_chains or not np.isfinite(found.monte_carlo_error).all():
         return line
     more = found.draws_needed(np.max(flat) / 2) if flat.any() else 0
-    return f"{line} Half that takes {more} more draws a chain; draws_needed(standard_error) tells for any."
+    return (
+        f"{line} Halving it takes {more} more draws per chain; draws_needed(standard_error) tells for any other value."
+    )
 
 
 def _sampler_lines(found: Diagnosis) -> list[str]:
@@ -209,7 +211,7 @@ def _sampler_lines(found: Diagnosis) -> list[str]:
 def _advice_lines(found: Diagnosis) -> list[str]:
     lines = []
     if found.verdict == "independent":
-        return ["Draws are had for the asking: predict(x, num_draws=...)."] if found.num_draws > 1 else []
+        return ["More independent draws are cheap: predict(x, num_draws=...)."] if found.num_draws > 1 else []
     if found.num_chains == 1 and found.num_draws >= MIN_DRAWS:
         lines.append(
             "One chain alone: R-hat compares its two halves. That is weaker: what the chain never visited cannot be "
@@ -219,7 +221,8 @@ def _advice_lines(found: Diagnosis) -> list[str]:
         lines.append(f"What to do: do not use this average. {RESTART}")
     elif found.verdict == "not converged":
         lines.append(
-            "What to do: do not average yet. Run more burn-in and more draws; start a chain that stays apart anew."
+            "What to do: do not average yet. Run more burn-in and more draws; restart any chain that stays apart from "
+            "the others."
         )
     elif found.verdict == "usable":
         lines.append("What to do: fine for means and intervals; as a reference for other methods, run more draws.")

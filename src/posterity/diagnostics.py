@@ -98,6 +98,8 @@ def _of_chains(
     """The diagnosis of Markov chains; `steps` of the sampler make one record of the trace."""
     main = next(iter(draws.values()))
     num_chains, num_draws, *shape = main.shape
+    if steps > 1:  # records are then means over steps, which say nothing of the draws' own densities
+        trace = {name: values for name, values in trace.items() if name not in (*DENSITIES, "energy")}
     acceptance = trace["acceptance"].mean(1, dtype=float) if "acceptance" in trace else None
     divergences = (trace["diverged"].sum(1) * steps).round().astype(int) if "diverged" in trace else None
     stuck, problems = _find_stuck(main, weights, acceptance)
@@ -122,7 +124,7 @@ def _of_chains(
         odd_chain=odd,
         acceptance=acceptance,
         num_divergences=divergences,
-        e_bfmi=_e_bfmi(trace) if steps == 1 else None,
+        e_bfmi=_e_bfmi(trace),
         densities=densities,
         weight_space=weight_space,
         weight_names=names,

@@ -31,11 +31,12 @@ from sklearn.utils.validation import (
 
 from posterity import tree
 from posterity.inference import MCDropout, Method, fit, load
-from posterity.likelihoods import Rescaled
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
-from posterity.table import TableEncoder, TargetEncoder, Task, as_frame
+from posterity.rescaled import Rescaled
+from posterity.table import TableEncoder, TargetEncoder, as_frame
 from posterity.tabular import DEFAULT_DROPOUT, DEFAULT_HIDDEN, DEFAULT_METHOD, table_method, table_model
+from posterity.types import Task
 
 HOLDOUT_FROM = 200  # rows; with fewer, none are set aside
 HOLDOUT_SHARE = 0.1

@@ -6,7 +6,6 @@ line: `likelihood(lambda o: dist.Gamma(jnp.exp(o[..., 0]), jnp.exp(o[..., 1])), 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -65,6 +64,10 @@ class Likelihood:
         """The target's distribution when the outputs are N(mean, covariance), where it has a closed form."""
         raise NotImplementedError
 
+    def mean_variance(self, covariance: Array) -> Array:
+        """The variance of the target's mean then: what is ignorance and not noise."""
+        raise NotImplementedError
+
 
 @tree.record
 class Gaussian(Likelihood):
@@ -75,7 +78,7 @@ class Gaussian(Likelihood):
     num_outputs: int = 1
 
     def __post_init__(self) -> None:
-        _positive("Gaussian", scale=self.scale)
+        check_positive("Gaussian", scale=self.scale)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return _normal(outputs, self.scale, self.num_outputs)
@@ -84,8 +87,14 @@ class Gaussian(Likelihood):
         return _diagonal(jnp.ones_like(outputs) / jnp.square(self.scale))
 
     def marginal(self, mean: Array, covariance: Array) -> dist.Distribution:
+        total = covariance + jnp.square(self.scale) * jnp.eye(self.num_outputs, dtype=covariance.dtype)
+        if self.num_outputs > 1:  # targets that share weights are correlated
+            return dist.MultivariateNormal(mean, total)
+        return _normal(mean, jnp.sqrt(total[..., 0]), 1)
+
+    def mean_variance(self, covariance: Array) -> Array:
         variance = jnp.diagonal(covariance, axis1=-2, axis2=-1)
-        return _normal(mean, jnp.sqrt(variance + jnp.square(self.scale)), self.num_outputs)
+        return variance if self.num_outputs > 1 else variance[..., 0]
 
 
 @tree.record
@@ -97,7 +106,7 @@ class GaussianLearnedNoise(Likelihood):
     num_outputs: int = 1
 
     def __post_init__(self) -> None:
-        _positive("GaussianLearnedNoise", initial=self.initial, spread=self.spread)
+        check_positive("GaussianLearnedNoise", initial=self.initial, spread=self.spread)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         scale = MINIMUM_SCALE + jnp.exp(outputs[..., self.num_outputs :])
@@ -148,7 +157,7 @@ class StudentT(Likelihood):
     num_outputs: int = 1
 
     def __post_init__(self) -> None:
-        _positive("StudentT", scale=self.scale)
+        check_positive("StudentT", scale=self.scale)
         if not self.df > 2:
             raise ValueError(f"StudentT(df={self.df}) has no finite variance to split up; give df above 2, e.g. 4.")
 
@@ -299,99 +308,7 @@ def _diagonal(values: Array) -> Array:
     return values[..., :, None] * jnp.eye(values.shape[-1], dtype=values.dtype)
 
 
-def _positive(owner: str, **values: Any) -> None:
+def check_positive(owner: str, **values: Any) -> None:
     for name, value in values.items():
         if not value > 0:
             raise ValueError(f"{owner}({name}={value}): {name} must be above 0.")
-
-
-@tree.record
-class Rescaled(Likelihood):
-    """The target in the user's units: y = shift + scale * z with z ~ likelihood(outputs).
-
-    A network that learns a target of about unit size then predicts, everywhere, in the units the data came in. The
-    map leaves the information in the outputs as it is, and shifts log p(y) by -log(scale).
-    """
-
-    likelihood: Likelihood = tree.traced()
-    shift: float = tree.traced(default=0.0)
-    scale: float = tree.traced(default=1.0)
-
-    def __post_init__(self) -> None:
-        _positive("Rescaled", scale=self.scale)
-        if self.likelihood.kind != "continuous":
-            raise ValueError(
-                f"Rescaled({type(self.likelihood).__name__}): {self.likelihood.kind} have no units to change; use "
-                f"{type(self.likelihood).__name__} itself."
-            )
-
-    @property
-    def kind(self) -> Kind:  # type: ignore[override]
-        return self.likelihood.kind
-
-    @property
-    def num_outputs(self) -> int:  # type: ignore[override]
-        return self.likelihood.num_outputs
-
-    @property
-    def has_marginal(self) -> bool:  # type: ignore[override]
-        return self.likelihood.has_marginal
-
-    def __call__(self, outputs: Array) -> dist.Distribution:
-        return _affine(self.likelihood(outputs), self.shift, self.scale)
-
-    def init(self) -> dict[str, Array]:
-        return self.likelihood.init()
-
-    def priors(self) -> dict[str, dist.Distribution]:
-        return self.likelihood.priors()
-
-    def columns(self, parameters: dict[str, Array]) -> Array | None:
-        return self.likelihood.columns(parameters)
-
-    def fisher(self, outputs: Array) -> Array:
-        return self.likelihood.fisher(outputs)
-
-    def marginal(self, mean: Array, covariance: Array) -> dist.Distribution:
-        return _affine(self.likelihood.marginal(mean, covariance), self.shift, self.scale)
-
-
-class _Affine(dist.Distribution):
-    """shift + scale * z. numpyro's TransformedDistribution has neither mean nor variance, and forgets z's own."""
-
-    pytree_data_fields = ("inner", "shift", "scale")
-
-    def __init__(self, inner: dist.Distribution, shift: Any, scale: Any) -> None:
-        self.inner, self.shift, self.scale = inner, shift, scale
-        super().__init__(inner.batch_shape, inner.event_shape, validate_args=False)
-
-    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
-        return self.shift + self.scale * self.inner.sample(key, sample_shape)
-
-    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
-        del intermediates
-        log_prob = jnp.asarray(self.inner.log_prob((value - self.shift) / self.scale))
-        return log_prob - math.prod(self.event_shape) * jnp.log(self.scale)
-
-    def cdf(self, value: Any) -> Array:
-        return self.inner.cdf((value - self.shift) / self.scale)
-
-    @property
-    def mean(self) -> Array:
-        return self.shift + self.scale * self.inner.mean
-
-    @property
-    def variance(self) -> Array:
-        return jnp.square(self.scale) * self.inner.variance
-
-
-def _affine(distribution: dist.Distribution, shift: Any, scale: Any) -> dist.Distribution:
-    """The distribution of shift + scale * z, of the same family where it has a location and a scale."""
-    if isinstance(distribution, dist.Independent):
-        inner = _affine(distribution.base_dist, shift, scale)
-        return inner.to_event(distribution.reinterpreted_batch_ndims)
-    if type(distribution) is dist.Normal:
-        return dist.Normal(shift + scale * distribution.loc, scale * distribution.scale)
-    if type(distribution) is dist.StudentT:
-        return dist.StudentT(distribution.df, shift + scale * distribution.loc, scale * distribution.scale)
-    return _Affine(distribution, shift, scale)

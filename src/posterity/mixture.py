@@ -18,6 +18,7 @@ from posterity.types import Array, Key
 from posterity.uncertainty import elementwise
 
 NUM_BISECTIONS = 60
+SAMPLING = 2**30  # what samples of targets fold into their key
 NUM_SAMPLES = 4096  # where a likelihood has no cumulative distribution function
 
 
@@ -56,7 +57,8 @@ def quantiles(model: Any, block: Components, levels: Array) -> Array:
 
     ends = tuple(jnp.repeat(end[..., None], levels.shape[0], -1) for end in (low, high))
     low, high = jax.lax.fori_loop(0, NUM_BISECTIONS, halve, ends)
-    return jnp.floor(high) if single.is_discrete else (low + high) / 2
+    # The cdf of a count below 0 need not come out as 0 in float32.
+    return jnp.maximum(jnp.floor(high), 0.0) if single.is_discrete else (low + high) / 2
 
 
 def samples(model: Any, block: Components, row: Array, key: Key, count: Array) -> Array:
@@ -64,7 +66,8 @@ def samples(model: Any, block: Components, row: Array, key: Key, count: Array) -
 
     The order is the seed's alone: sample i comes from one and the same component at all rows, a draw of the function.
     """
-    key_order, key_noise = jax.random.split(key)
+    # A stream of its own: the same seed may have drawn the weights.
+    key_order, key_noise = jax.random.split(jax.random.fold_in(key, SAMPLING))
     num_components = block.outputs.shape[0]
     order = jax.random.permutation(key_order, num_components)
     key_noise = jax.random.fold_in(key_noise, row[0])  # each block has noise of its own

@@ -84,6 +84,10 @@ class OutputStream:
         self.num_rows = tree.num_rows(x)
         self._cache: list[Components] = []
 
+    def of_fresh_draws(self, count: int) -> OutputStream:
+        """The same rows by draws in place of a closed form."""
+        return OutputStream(self.model, self.family, self.key, self.x, np.arange(count), False, self.memory)
+
     @property
     def num_components(self) -> int:
         return self.family.num_chains if self.closed_form else len(self.draws)

@@ -5,8 +5,7 @@ The estimators and the command make the same choices here; benchmarks/estimators
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpyro.distributions import Normal
@@ -29,12 +28,14 @@ from posterity.inference import (
     MCDropout,
     Method,
 )
-from posterity.likelihoods import Categorical, HeteroscedasticGaussian, Likelihood, Rescaled
+from posterity.likelihoods import Categorical, HeteroscedasticGaussian, Likelihood
 from posterity.model import Model
+from posterity.names import nearest_name
 from posterity.networks import mlp
 from posterity.priors import Prior
 from posterity.priors import prior as make_prior
-from posterity.table import TASKS, Task
+from posterity.rescaled import Rescaled
+from posterity.types import TASKS, Task
 
 DEFAULT_HIDDEN = (50,)
 DEFAULT_METHOD = "mile"
@@ -112,13 +113,6 @@ def table_method(name: str, num_rows: int, *, effort: float = 1.0) -> Method:
     return SETTINGS[name](num_rows, count)
 
 
-def nearest_name(name: str, names: Iterable[str]) -> str:
-    """The one of `names` that looks most like `name`."""
-    choices = list(names)
-    simple = str(name).lower().replace("-", "_").replace(" ", "_")
-    return difflib.get_close_matches(simple, choices, n=1, cutoff=0.0)[0]
-
-
 def batch_size(num_rows: int) -> int | str:
     return "full" if num_rows <= FULL_BATCH_ROWS else BATCH_ROWS
 
@@ -143,7 +137,7 @@ SETTINGS: dict[str, Callable[[int, Count], Method]] = {
     ),
     "exact": lambda _, __: Exact(),
     "hmc": lambda _, count: HMC(num_draws=count(100), num_burn_in=count(50, 20), max_leapfrog=500),
-    "nuts": lambda _, count: NUTS(num_draws=count(200), num_warmup=count(200, 50), max_depth=8),
+    "nuts": lambda _, count: NUTS(num_draws=count(200), num_burn_in=count(200, 50), max_depth=8),
     "sgld": lambda _, count: SGLD(
         num_draws=count(250), num_burn_in=count(5_000, 100), thin=20, preconditioner="rmsprop"
     ),
@@ -151,7 +145,7 @@ SETTINGS: dict[str, Callable[[int, Count], Method]] = {
     "cyclical": lambda _, count: Cyclical(base="sghmc", num_cycles=count(8), cycle_length=2_000, draws_per_cycle=20),
     "mile": lambda rows, count: MILE(
         num_draws=count(100),
-        num_warmup=count(1_000, 100),
+        num_burn_in=count(1_000, 100),
         thin=5,
         start=DeepEnsemble(**_descent(rows, count(3_000)), num_members=6),
     ),

@@ -44,6 +44,8 @@ class Decomposition(NamedTuple):
 
 def elementwise(distribution: dist.Distribution) -> dist.Distribution:
     """The distribution of each single number of a row's target."""
+    if isinstance(distribution, dist.MultivariateNormal):
+        return dist.Normal(distribution.loc, jnp.sqrt(distribution.variance))
     return distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
 
 
@@ -51,9 +53,11 @@ def variances(model: Any, block: Components, positions: Array) -> Decomposition:
     """The split of the variance; axis 0 of the result counts rows."""
     conditional, marginal = elementwise(block.conditional(model)), elementwise(block.marginal(model))
     mean, noise = _full(marginal.mean, marginal), _full(conditional.variance, marginal)
-    inside = _full(marginal.variance, marginal) - noise  # what a closed form knows of the outputs' spread; else 0
     between = jnp.square(mean - mean.mean(0))
-    aleatoric, epistemic = noise.mean(0), (inside + between).mean(0)
+    aleatoric, epistemic = noise.mean(0), between.mean(0)
+    if block.covariance is not None:
+        # Not the total less the noise: with many rows nothing would be left of the difference in float32.
+        epistemic += model.likelihood.mean_variance(block.covariance).mean(0)
     value = Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
     if block.covariance is not None:
         return Decomposition(value, jax.tree.map(jnp.zeros_like, value))

@@ -9,7 +9,7 @@ alone. The log joint is the tempered one, so that away from T = 1 the evidence i
 
 from __future__ import annotations
 
-import fnmatch
+import dataclasses
 import math
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -34,7 +34,7 @@ from posterity.inference.curvature import (
 from posterity.inference.method import Method, Result, explicit_batch_size
 from posterity.inference.point import MAP
 from posterity.likelihoods import Gaussian
-from posterity.linearized import Linearized, gather
+from posterity.linearized import Linearized, choose, gather
 from posterity.model import Model, weighted_sum
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
@@ -59,7 +59,7 @@ class LaplaceInfo(NamedTuple):
 class Laplace(Method):
     """A Gaussian at the mode with the curvature there; one pass over the rows.
 
-    With several chains the posterior is the equal mixture of the Gaussians at their modes.
+    With several chains, as from start=DeepEnsemble(), the posterior is the equal mixture of Gaussians at their modes.
     """
 
     start: Any = tree.host(default=MAP())  # finds the mode: a method, a Posterior, or trained weights
@@ -86,14 +86,6 @@ class Laplace(Method):
         if self.num_rounds > 1 and not self.tune:
             raise ValueError(f"num_rounds={self.num_rounds} repeats nothing without tune; say tune=('prior',).")
         object.__setattr__(self, "start", _unrolled(self))
-
-    @property
-    def num_chains(self) -> int:  # type: ignore[override]
-        """As many as the start has: Laplace(start=DeepEnsemble()) is a mixture over its members."""
-        family = getattr(self.start, "family", None)
-        if family is not None:
-            return family.num_chains
-        return self.start.num_chains if isinstance(self.start, Method) else 1
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         batch_size = explicit_batch_size(self.batch_size, num_rows, default=1024)
@@ -159,20 +151,13 @@ class Laplace(Method):
         return Result(Linearized(states.params, spread, fixed), tuned, facts)
 
 
-def tempering_factors(model: Model) -> tuple[float, float]:
-    """What the temperature multiplies the curvature of the likelihood and of the prior by: `temper` is linear."""
-    return float(model.temper(1.0, 0.0)), float(model.temper(0.0, 1.0))  # type: ignore[arg-type]
-
-
 def _unrolled(method: Laplace) -> Any:
     """The start of the last round: fit again, from where a Laplace with one round less ended, under its tuned model."""
     start = method.start
     unrolled = isinstance(start, Method) and isinstance(start.start, Laplace)
     if method.num_rounds == 1 or unrolled:
         return start
-    before = Laplace(
-        start, method.structure, method.subset, method.batch_size, method.tune, num_rounds=method.num_rounds - 1
-    )
+    before = dataclasses.replace(method, num_rounds=method.num_rounds - 1)
     return tree.replace(start, start=before) if isinstance(start, Method) else MAP(start=before)
 
 
@@ -183,12 +168,7 @@ def _chosen(method: Laplace, model: Model, params: Params, x: Any) -> tuple[str,
     names = tuple(tree.leaf_names(params))
     if not method.subset:
         return names
-    matches = [
-        name
-        for name in names
-        if any(fnmatch.fnmatch(name, p) or fnmatch.fnmatch(name, f"network/{p}") for p in method.subset)
-    ]
-    return tuple(matches)
+    return tuple(name for name in names if any(tree.matches(name, pattern) for pattern in method.subset))
 
 
 def _empty(method: Laplace, model: Model, params: Params, x: Any) -> Curvature:
@@ -200,11 +180,14 @@ def _empty(method: Laplace, model: Model, params: Params, x: Any) -> Curvature:
 
 @partial(jax.jit, static_argnames="names")
 def _prior_terms(model: Model, params: Params, names: tuple[str, ...]) -> tuple[Array, Array]:
-    """The log prior, and minus its second derivative for each weight of `names`: it is a sum over weights."""
+    """The log prior of the weights of `names`, and minus its second derivative for each: it is a sum over weights.
+
+    Weights without a spread are constants, which the evidence conditions on.
+    """
     ones = jax.tree.map(jnp.ones_like, params)
     second = jax.jvp(jax.grad(model.log_prior), (params,), (ones,))[1]
     # Where a prior is not log-concave its curvature would take precision away that the data may not have.
-    return model.log_prior(params), jnp.maximum(-gather(second, names), 0)
+    return model.log_prior(choose(params, names)[0]), jnp.maximum(-gather(second, names), 0)
 
 
 def _noise_ratio(model: Model, measured: Model) -> float:
@@ -216,7 +199,7 @@ def _noise_ratio(model: Model, measured: Model) -> float:
 
 def _log_evidence(model: Model, measured: Model, chain: LaplaceState) -> float:
     """The log evidence under `model`, from curvature and likelihood measured under another noise."""
-    likelihood_factor, prior_factor = tempering_factors(model)
+    likelihood_factor, prior_factor = model.tempering_factors
     ratio = _noise_ratio(model, measured)
     log_likelihood = float(chain.log_likelihood)
     if isinstance(measured.likelihood, Gaussian):
@@ -230,7 +213,7 @@ def _log_evidence(model: Model, measured: Model, chain: LaplaceState) -> float:
 
 
 def _spread(model: Model, measured: Model, chain: LaplaceState) -> Any:
-    likelihood_factor, prior_factor = tempering_factors(model)
+    likelihood_factor, prior_factor = model.tempering_factors
     prior = np.asarray(_prior_terms(model, chain.params, chain.curvature.names)[1])
     return chain.curvature.spread(prior, _noise_ratio(model, measured) * likelihood_factor, prior_factor)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from functools import partial
 from typing import Any
 
@@ -15,6 +16,9 @@ from posterity.inference.method import Method
 from posterity.model import Model
 from posterity.posterior import Posterior
 from posterity.types import Key, Params
+
+CONTINUED = 2**30  # folded into keys, clear of the small numbers that `split` and the chains take
+RESTARTS = 2**29
 
 
 def checked_start(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
@@ -37,6 +41,21 @@ def starting_weights(model: Model, method: Method, rows: Dataset, key: Key, num_
         params = _given_weights(model, method.start, x, num_chains)
     # A weak type at the start would become a strong one after a step, and compile everything twice.
     return model.split(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), params))
+
+
+def start_key(seed: int, start: Any) -> Key:
+    """The key of a run. One that begins where another ended must not repeat its random numbers.
+
+    Its chains would follow the old ones, and their draws be the same. So what made the start is folded in.
+    """
+    key = jax.random.key(seed)
+    if start is None:
+        return key
+    if isinstance(start, Posterior):
+        told = f"{start.receipt.method} {start.receipt.seed} {start.receipt.num_steps}".encode()
+    else:
+        told = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(start))
+    return jax.random.fold_in(key, CONTINUED + zlib.crc32(told) % CONTINUED)
 
 
 @partial(jax.jit, static_argnames="num_chains")
@@ -79,7 +98,7 @@ def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> No
     if given.ndim < 2 or given.shape[-1] != wanted:
         raise ValueError(
             f"The network gives outputs of shape {given.shape} for {given.shape[0]} rows; "
-            f"{type(model.likelihood).__name__} takes {wanted} outputs a row, [N, ..., {wanted}]."
+            f"{type(model.likelihood).__name__} takes {wanted} outputs per row, [N, ..., {wanted}]."
         )
     sample = jax.eval_shape(lambda p: model.likelihood(bound.outputs(p, x)).sample(jax.random.key(0)), free)
     described = sample.shape[1:]
@@ -92,9 +111,9 @@ def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> No
         raise ValueError("Every weight is Fixed; leave at least one free.")
     jax.eval_shape(model.log_prior, free)  # names a weight that no pattern covers
     names = tree.leaf_names(bound.complete(free))
-    if idle := model.prior.idle(names):
+    if unused := model.prior.unused(names):
         raise ValueError(
-            f"The prior's pattern {', '.join(map(repr, idle))} matches no weight; they are {', '.join(names[:12])}"
+            f"The prior's pattern {', '.join(map(repr, unused))} matches no weight; they are {', '.join(names[:12])}"
             f"{' ...' if len(names) > 12 else ''}."
         )
 

@@ -1,0 +1,110 @@
+"""A likelihood in the units of the user's own target."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax.numpy as jnp
+import numpyro.distributions as dist
+
+from posterity import tree
+from posterity.likelihoods import Kind, Likelihood, check_positive
+from posterity.types import Array
+
+
+@tree.record
+class Rescaled(Likelihood):
+    """The target in the user's units: y = shift + scale * z with z ~ likelihood(outputs).
+
+    A network that learns a target of about unit size then predicts, everywhere, in the units the data came in. The
+    map leaves the information in the outputs as it is, and shifts log p(y) by -log(scale).
+    """
+
+    likelihood: Likelihood = tree.traced()
+    shift: float = tree.traced(default=0.0)
+    scale: float = tree.traced(default=1.0)
+
+    def __post_init__(self) -> None:
+        check_positive("Rescaled", scale=self.scale)
+        if self.likelihood.kind != "continuous":
+            raise ValueError(
+                f"Rescaled({type(self.likelihood).__name__}): {self.likelihood.kind} have no units to change; use "
+                f"{type(self.likelihood).__name__} itself."
+            )
+
+    @property
+    def kind(self) -> Kind:  # type: ignore[override]
+        return self.likelihood.kind
+
+    @property
+    def num_outputs(self) -> int:  # type: ignore[override]
+        return self.likelihood.num_outputs
+
+    @property
+    def has_marginal(self) -> bool:  # type: ignore[override]
+        return self.likelihood.has_marginal
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return _affine(self.likelihood(outputs), self.shift, self.scale)
+
+    def init(self) -> dict[str, Array]:
+        return self.likelihood.init()
+
+    def priors(self) -> dict[str, dist.Distribution]:
+        return self.likelihood.priors()
+
+    def columns(self, parameters: dict[str, Array]) -> Array | None:
+        return self.likelihood.columns(parameters)
+
+    def fisher(self, outputs: Array) -> Array:
+        return self.likelihood.fisher(outputs)
+
+    def marginal(self, mean: Array, covariance: Array) -> dist.Distribution:
+        return _affine(self.likelihood.marginal(mean, covariance), self.shift, self.scale)
+
+    def mean_variance(self, covariance: Array) -> Array:
+        return jnp.square(self.scale) * self.likelihood.mean_variance(covariance)
+
+
+class _Affine(dist.Distribution):
+    """shift + scale * z. numpyro's TransformedDistribution has neither mean nor variance, and forgets z's own."""
+
+    pytree_data_fields = ("inner", "shift", "scale")
+
+    def __init__(self, inner: dist.Distribution, shift: Any, scale: Any) -> None:
+        self.inner, self.shift, self.scale = inner, shift, scale
+        super().__init__(inner.batch_shape, inner.event_shape, validate_args=False)
+
+    def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
+        return self.shift + self.scale * self.inner.sample(key, sample_shape)
+
+    def log_prob(self, value: Any, intermediates: Any = None) -> Array:
+        del intermediates
+        log_prob = jnp.asarray(self.inner.log_prob((value - self.shift) / self.scale))
+        return log_prob - math.prod(self.event_shape) * jnp.log(self.scale)
+
+    def cdf(self, value: Any) -> Array:
+        return self.inner.cdf((value - self.shift) / self.scale)
+
+    @property
+    def mean(self) -> Array:
+        return self.shift + self.scale * self.inner.mean
+
+    @property
+    def variance(self) -> Array:
+        return jnp.square(self.scale) * self.inner.variance
+
+
+def _affine(distribution: dist.Distribution, shift: Any, scale: Any) -> dist.Distribution:
+    """The distribution of shift + scale * z, of the same family where it has a location and a scale."""
+    if isinstance(distribution, dist.Independent):
+        inner = _affine(distribution.base_dist, shift, scale)
+        return inner.to_event(distribution.reinterpreted_batch_ndims)
+    if type(distribution) is dist.Normal:
+        return dist.Normal(shift + scale * distribution.loc, scale * distribution.scale)
+    if type(distribution) is dist.MultivariateNormal:
+        return dist.MultivariateNormal(shift + scale * distribution.loc, scale_tril=scale * distribution.scale_tril)
+    if type(distribution) is dist.StudentT:
+        return dist.StudentT(distribution.df, shift + scale * distribution.loc, scale * distribution.scale)
+    return _Affine(distribution, shift, scale)
