@@ -91,14 +91,18 @@ def write_batches(folder: Path, rng: np.random.Generator) -> tuple[np.ndarray, l
 @pytest.mark.parametrize("place", ["cifar10/cifar-10-batches-py", "cifar-10-batches-py"])
 def test_the_python_batches_of_cifar_are_read(tmp_path, place):
     planes, labels = write_batches(tmp_path / place, np.random.default_rng(0))
-    data = load("cifar10", tmp_path)
+    data = load("cifar10", tmp_path, verify=False)
     assert data.x_train.shape == (20, 32, 32, 3)
     np.testing.assert_array_equal(data.y_train, labels * 5)
     red, green, blue = planes[5, 2].reshape(3, 32, 32)
     np.testing.assert_array_equal(data.x_test[2], np.stack([red, green, blue], -1))
+    with pytest.raises(
+        ValueError, match=r"data_batch_1 has the md5 \w{32}; expected c99cafc152244af753f735de768cd75f\."
+    ):
+        load("cifar10", tmp_path)
     (tmp_path / place / "data_batch_3").unlink()
     with pytest.raises(FileNotFoundError, match="data_batch_3 is missing"):
-        load("cifar10", tmp_path)
+        load("cifar10", tmp_path, verify=False)
 
 
 class Harmful:
@@ -115,7 +119,7 @@ def test_a_pickle_that_calls_anything_is_refused_and_not_executed(tmp_path):
     for protocol in (2, 5):
         (tmp_path / "cifar-10-batches-py" / "test_batch").write_bytes(pickle.dumps(Harmful(made), protocol))
         with pytest.raises(ValueError, match=r"asks for \w+\.mkdir, and a batch of images holds arrays only"):
-            load("cifar10", tmp_path)
+            load("cifar10", tmp_path, verify=False)
         assert not made.exists()
     pickle.loads(pickle.dumps(Harmful(made)))  # so it would have been
     assert made.exists()
@@ -153,6 +157,29 @@ def test_an_archive_with_objects_or_without_its_arrays_is_refused(tmp_path):
         load("cifar10", tmp_path)
     np.savez(path, **arrays, x_test=np.ones((1, 32, 32, 3), np.uint8))
     assert load("cifar10", tmp_path).x_test.sum() == 3072
+
+
+@pytest.mark.parametrize("names", [("x_test", "y_test"), ("x", "y"), ("x_test", "y_test", "x", "y")])
+def test_letters_are_read_from_one_archive_too(tmp_path, names):
+    (tmp_path / "notmnist").mkdir()
+    images = np.random.default_rng(0).integers(0, 256, (3, 28, 28), np.uint8)
+    arrays = {"x_test": images, "x": images, "y_test": np.arange(3), "y": np.arange(3)}
+    np.savez(tmp_path / "notmnist" / "notmnist.npz", **{name: arrays[name] for name in names})
+    data = load("notmnist", tmp_path)
+    np.testing.assert_array_equal(data.x_test, images)
+    np.testing.assert_array_equal(data.y_test, np.arange(3))
+    assert (data.x_train.shape, len(data.y_train)) == ((0, 28, 28), 0)
+
+
+def test_letters_for_training_or_in_fractions_are_refused(tmp_path):
+    (tmp_path / "notmnist").mkdir()
+    path, images, labels = tmp_path / "notmnist" / "notmnist.npz", np.zeros((3, 28, 28), np.uint8), np.arange(3)
+    np.savez(path, x_train=images, y_train=labels)
+    with pytest.raises(ValueError, match="no array 'x_test' or 'x', only x_train, y_train"):
+        load("notmnist", tmp_path)
+    np.savez(path, x=images / 255, y=labels)
+    with pytest.raises(ValueError, match="holds inputs of float64; expected whole numbers"):
+        load("notmnist", tmp_path)
 
 
 def test_another_edition_of_a_known_file_is_refused_unless_asked_for(tmp_path):

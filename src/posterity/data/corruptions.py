@@ -14,6 +14,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
+from posterity.names import nearest_name
+
 SEVERITIES = (1, 2, 3, 4, 5)
 
 # Hendrycks & Dietterich 2019, CIFAR-10-C: severities 1 to 5, for images in [0, 1].
@@ -246,8 +248,6 @@ def _missing(x: np.ndarray, share: float, rows: np.ndarray, rng: np.random.Gener
 
 def _level(kind: str, severity: int, levels: dict[str, tuple[Any, ...]]) -> Any:
     if kind not in levels:
-        from posterity.tabular import nearest_name  # here: that module imports the methods, and those this package
-
         guess = nearest_name(kind, levels)
         raise ValueError(f"kind={kind!r} is not known; did you mean {guess!r}? All: {', '.join(levels)}.")
     if severity not in SEVERITIES:

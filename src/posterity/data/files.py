@@ -1,6 +1,7 @@
 """Files of data, read without executing anything in them: npz, idx, CIFAR's pickled batches, csv.
 
-A file of CHECKSUMS is checked against its sha256 before it is read, once per process unless it changes on disk.
+A file of CHECKSUMS is checked against its sha256, or the md5 by which it is known, before it is read: once per process
+unless it changes on disk.
 """
 
 from __future__ import annotations
@@ -20,8 +21,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# The batches of CIFAR-10, whose originals are known by their md5 (as torchvision has them): enough to find damage.
+CIFAR_MD5 = {
+    "data_batch_1": "c99cafc152244af753f735de768cd75f",
+    "data_batch_2": "d4bba439e000b95fd0a9bffe97cbabec",
+    "data_batch_3": "54ebc095f3ab1f0389bbae665268c751",
+    "data_batch_4": "634d18415352ddfa80567beed471001a",
+    "data_batch_5": "482c414d41f54cd18b22e5b47cb7c3cb",
+    "test_batch": "40351d587109b95175f43aff81a1287e",
+}
+CIFAR_FOLDERS = ("cifar10/cifar-10-batches-py", "cifar-10-batches-py")
+
 # Editions of a file that are known to be good; a file that is not listed is read without a check.
 CHECKSUMS: dict[str, tuple[str, ...]] = {
+    **{f"{folder}/{name}": (digest,) for folder in CIFAR_FOLDERS for name, digest in CIFAR_MD5.items()},
     "cifar10/cifar10_lossless_subset.npz": ("8281d0f34ecd4b0cae77d2cf0278e8bc93b29b228a4dc2ce96c0079c60a44330",),
     "co2/co2_weekly.csv": ("16695fa2786e53414e5a6b54767a3fdf5de99cfbc68617f69d1362d92776a92f",),
     "fashion_mnist/fashion_mnist.npz": ("5b6d2c4c694a91887af8ab7d039c04f80af3c29378d731c93a538d2e831aa469",),
@@ -81,8 +94,11 @@ class Folder(NamedTuple):
             check(path, CHECKSUMS[name])
         return path
 
-    def npz(self, name: str, *keys: str) -> list[np.ndarray]:
-        """The plain arrays of a NumPy archive that are called `keys`, or `key_...`."""
+    def npz(self, name: str, *keys: str | tuple[str, ...]) -> list[np.ndarray]:
+        """The plain arrays of a NumPy archive that are called `keys`, or `key_...`; a tuple holds names to choose from.
+
+        Names in a tuple are not gone on with: "x" would be x_train as well.
+        """
         path = self.checked(name)
         try:
             with np.load(path, allow_pickle=False) as archive:
@@ -127,21 +143,22 @@ class Folder(NamedTuple):
 
 
 def check(path: Path, digests: Sequence[str]) -> None:
-    """Refuse a file whose sha256 is not one of `digests`."""
+    """Refuse a file whose sha256, or md5 if those are given, is not one of `digests`."""
     state = path.stat()
-    found = _sha256(path.resolve(), state.st_size, state.st_mtime_ns)
+    kind = "md5" if len(digests[0]) == 32 else "sha256"
+    found = _digest(path.resolve(), kind, state.st_size, state.st_mtime_ns)
     if found not in digests:
         raise ValueError(
-            f"{path} has the sha256 {found}; expected {' or '.join(digests)}. It is damaged or another edition: "
+            f"{path} has the {kind} {found}; expected {' or '.join(digests)}. It is damaged or another edition: "
             "copy it again from its origin, or read it as it is with load(..., verify=False)."
         )
 
 
 @cache
-def _sha256(path: Path, size: int, modified: int) -> str:
+def _digest(path: Path, kind: str, size: int, modified: int) -> str:
     del size, modified  # of the file: they make a changed file a new question
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return hashlib.file_digest(stream, lambda: hashlib.new(kind, usedforsecurity=False)).hexdigest()
 
 
 class _ArraysOnly(pickle.Unpickler):
@@ -153,10 +170,14 @@ class _ArraysOnly(pickle.Unpickler):
         return ARRAY_NAMES[module, name]
 
 
-def _full_name(key: str, names: Sequence[str]) -> str:
-    found = [name for name in names if name == key or name.startswith(f"{key}_")]
+def _full_name(key: str | tuple[str, ...], names: Sequence[str]) -> str:
+    if isinstance(key, str):
+        found = [name for name in names if name == key or name.startswith(f"{key}_")]
+    else:
+        found = [name for name in key if name in names]
     if not found:
-        raise ValueError(f"it has no array {key!r}, only {', '.join(names)}")
+        wanted = repr(key) if isinstance(key, str) else " or ".join(map(repr, key))
+        raise ValueError(f"it has no array {wanted}, only {', '.join(names)}")
     return found[0]
 
 

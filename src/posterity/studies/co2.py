@@ -19,7 +19,7 @@ from posterity.studies.rows import Row
 from posterity.studies.study import Record, Size
 
 ACTIVATIONS = ("relu", "tanh")
-RATE, NOISE, PRIOR_SCALE = 0.1, 0.1, 1.0
+CONSTANTS = {"rows": 200, "dropout": 0.1, "noise": 0.1, "prior_scale": 1.0, "learning_rate": 1e-3, "seed": 0}
 SIZES: dict[Size, dict[str, Any]] = {
     "full": {"hidden": [1024] * 4, "num_steps": 2_000, "passes": 1000},
     "quick": {"hidden": [256] * 3, "num_steps": 1_000, "passes": 300},
@@ -27,7 +27,11 @@ SIZES: dict[Size, dict[str, Any]] = {
 }
 
 
-def rows_of(data: Any, count: int = 200) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def settings(size: Size) -> dict[str, Any]:
+    return {**SIZES[size], **CONSTANTS}
+
+
+def rows_of(data: Any, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Evenly spaced weeks, years scaled to about [-1.7, 1.7], and a grid that goes on for as long again."""
     keep = np.linspace(0, len(data.y_train) - 1, count).astype(int)
     year, value = np.asarray(data.x_train, float).reshape(-1)[keep], data.y_train[keep]
@@ -36,16 +40,18 @@ def rows_of(data: Any, count: int = 200) -> tuple[np.ndarray, np.ndarray, np.nda
 
 
 def curve(activation: str, x: np.ndarray, y: np.ndarray, grid: np.ndarray, chosen: dict[str, Any]) -> dict[str, Any]:
-    network = mlp(chosen["hidden"], activation=activation, dropout=RATE)
-    method = MCDropout(num_steps=chosen["num_steps"], learning_rate=1e-3, batch_size="full")
-    posterior = fit(Model(network, Gaussian(NOISE), Normal(0.0, PRIOR_SCALE)), method, (x, y), progress=False)
+    network = mlp(chosen["hidden"], activation=activation, dropout=chosen["dropout"])
+    model = Model(network, Gaussian(chosen["noise"]), Normal(0.0, chosen["prior_scale"]))
+    method = MCDropout(num_steps=chosen["num_steps"], learning_rate=chosen["learning_rate"], batch_size="full")
+    posterior = fit(model, method, (x, y), seed=chosen["seed"], progress=False)
     prediction = posterior.predict(grid, num_draws=chosen["passes"])
     return {"mean": prediction.mean.tolist(), "epistemic": np.sqrt(prediction.epistemic).tolist()}
 
 
 def run(record: Record) -> list[Row]:
-    x, y, grid = rows_of(load("co2"))
-    chosen, inside = SIZES[record.size], grid[:, 0] <= x.max()
+    chosen = record.settings["co2"]
+    x, y, grid = rows_of(load("co2"), chosen["rows"])
+    inside = grid[:, 0] <= x.max()
     jobs = {activation: (activation, x, y, grid, chosen) for activation in ACTIVATIONS}
     parts = record.each({f"co2/{activation}": job for activation, job in jobs.items()}, curve)
     found = {activation: parts[f"co2/{activation}"] for activation in ACTIVATIONS}

@@ -88,12 +88,14 @@ def settings(size: Size) -> dict[str, Any]:
         name: {"batch_size": variant.batch_size, "glorot": variant.glorot} for name, variant in VARIANTS.items()
     }
     original = {"original": all_variants["original"]}
-    common = {"learning_rate": LEARNING_RATE, "seed": "the number of the split"}
+    tables: dict[str, Any] = {"sets": ["yacht"], "variants": original, "splits": 2, "passes": 100}
     if size == "full":
-        return {**common, "sets": list(SETTINGS), "variants": all_variants, "splits": 20, "passes": 10_000}
+        tables = {"sets": list(SETTINGS), "variants": all_variants, "splits": 20, "passes": 10_000}
     if size == "quick":
-        return {**common, "sets": ["concrete", "yacht"], "variants": original, "splits": 4, "passes": 1_000}
-    return {**common, "sets": ["yacht"], "variants": original, "splits": 2, "passes": 100}
+        tables = {"sets": ["concrete", "yacht"], "variants": original, "splits": 4, "passes": 1_000}
+    networks = {name: SETTINGS[name]._asdict() for name in tables["sets"]}
+    common = {"learning_rate": LEARNING_RATE, "seed": "the number of the split", "networks": networks}
+    return {**common, **tables, "co2": co2.settings(size)}
 
 
 def run(record: Record) -> Iterator[Row]:

@@ -30,6 +30,11 @@ PARTS = {"uci": izmailov2021_uci, "toy": izmailov2021_toy, "digits": izmailov202
 
 
 def settings(size: Size) -> dict[str, Any]:
+    """Those of the size, with what all sizes share: seeds, networks, priors, rates."""
+    return {name: {**chosen, **PARTS[name].CONSTANTS} for name, chosen in _of_size(size).items()}
+
+
+def _of_size(size: Size) -> dict[str, dict[str, Any]]:
     uci = {
         "prior_scales": [0.3, 0.5],
         "prior_draws": 50,

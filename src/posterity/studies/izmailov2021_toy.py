@@ -25,6 +25,15 @@ from posterity.studies.study import Record, published_file
 THEIRS = {"log_likelihood": "log_likelihood", "acceptance": "accept_prob"}  # columns of their trace
 TOLERANCE = {"log_likelihood": 0.9, "acceptance": 0.08}
 BURN_IN = 10
+CONSTANTS = {
+    "burn_in": BURN_IN,
+    "hidden": [100, 100, 100],
+    "noise": 0.02,
+    "prior_scale": 0.1,
+    "map_steps": 20_000,
+    "map_learning_rate": 1e-3,
+    "seed": 0,
+}
 
 
 def read() -> dict[str, np.ndarray]:
@@ -37,7 +46,7 @@ def run(record: Record) -> list[Row]:
     chosen = record.settings["toy"]
 
     def sampled() -> dict[str, Any]:
-        posterior = sample(chosen["iterations"], chosen["step_size"])
+        posterior = sample(chosen)
         record.picture("toy", picture(posterior))
         kept = {name: posterior.trace[name][0].astype(float).tolist() for name in THEIRS}
         return {**kept, "picture": f"{record.stem}-toy.png", "receipt": str(posterior.receipt)}
@@ -60,28 +69,28 @@ def _mean_of_trace(values: Any) -> tuple[float, float]:
     return float(kept.mean()), float(chains.standard_error(kept[None]))
 
 
-def sample(iterations: int, step_size: float, seed: int = 0) -> Posterior:
-    data = read()
-    model = Model(mlp((100, 100, 100)), Gaussian(0.02), Normal(0.0, 0.1))
+def sample(chosen: dict[str, Any]) -> Posterior:
+    data, scale, steps = read(), chosen["prior_scale"], chosen["map_steps"]
+    model = Model(mlp(chosen["hidden"]), Gaussian(chosen["noise"]), Normal(0.0, scale))
     # Optimised from a draw of the prior: from the usual initialisation, whose first weights are ten times as wide, the
     # inputs of up to 100 leave an optimum so steep that no trajectory of this step size is accepted.
-    key = jax.random.key(seed)
+    key = jax.random.key(chosen["seed"])
     draw = model.sample_prior(key, model.init(key, data["f"]))["network"]
     optimum = MAP(
-        num_steps=20_000,
-        learning_rate=optax.cosine_decay_schedule(1e-3, 20_000),
+        num_steps=steps,
+        learning_rate=optax.cosine_decay_schedule(chosen["map_learning_rate"], steps),
         batch_size="full",
         start=draw,
     )
     method = HMC(
-        num_draws=iterations - BURN_IN,
+        num_draws=chosen["iterations"] - BURN_IN,
         num_burn_in=BURN_IN,
-        step_size=step_size,
-        trajectory_length=float(np.pi / 2 * 0.1),
+        step_size=chosen["step_size"],
+        trajectory_length=float(np.pi / 2 * scale),
         jitter=0.0,
         start=optimum,
     )
-    return fit(model, method, (data["f"], data["y"].ravel()), chains=1, seed=seed, progress=False)
+    return fit(model, method, (data["f"], data["y"].ravel()), chains=1, seed=chosen["seed"], progress=False)
 
 
 def picture(posterior: Posterior) -> Figure:

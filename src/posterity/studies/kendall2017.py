@@ -29,13 +29,28 @@ MISPLACED = {
     "fixed dropout": "units are dropped alike everywhere: the spread follows the size of the function, not the data",
     "learned dropout": "the rate that was learned is close to 0, which leaves next to no spread anywhere",
 }
+ROUNDED = "the rate that was learned is close to 0: there is next to no spread anywhere, and rounding decides the ratio"
+VANISHED = "what is left is next to no spread, and rounding decides how little"
+LEAST_SHARE = 1e-6  # of the noise variance, or of its nats: a spread below it is as good as none
 NOISE = (0.05, 0.4)  # standard deviation left and right
 FLIPPED = 0.25  # share of wrong labels above
 GRID = np.linspace(-4, 4, 161)
 
 
+CONSTANTS = {
+    "hidden": [50],
+    "prior_scale": 1.0,
+    "dropout": 0.1,
+    "passes": 400,
+    "learning_rate": 5e-3,
+    "burn_in": 100,
+    "seed": 0,
+}
+
+
 def settings(size: Size) -> dict[str, Any]:
     full = {"rows": [100, 1000], "num_steps": 10_000, "draws": 150, "max_leapfrog": 300, "methods": list(METHODS)}
+    full |= CONSTANTS
     sizes = {
         "full": full,
         "quick": full | {"rows": [60, 300], "num_steps": 1000, "draws": 40, "max_leapfrog": 100},
@@ -82,9 +97,8 @@ def _removed(x: np.ndarray) -> np.ndarray:
 
 def regression(method: str, count: int, chosen: dict[str, Any]) -> dict[str, Any]:
     """Standard deviations of both kinds, by place."""
-    prediction = _fit(method, HeteroscedasticGaussian(), line(count), chosen).predict(
-        GRID[:, None], num_draws=_draws(method)
-    )
+    posterior = _fit(method, HeteroscedasticGaussian(), line(count, chosen["seed"]), chosen)
+    prediction = posterior.predict(GRID[:, None], num_draws=_draws(method, chosen))
     noise, ignorance = np.sqrt(prediction.aleatoric), np.sqrt(prediction.epistemic)
     seen = (np.abs(GRID) > 0.9) & (np.abs(GRID) < 2.9)
     return _by_place(noise, ignorance, seen & (GRID > 0), seen & (GRID < 0), np.abs(GRID) < 0.4, seen) | {
@@ -97,7 +111,8 @@ def classes(method: str, count: int, chosen: dict[str, Any]) -> dict[str, Any]:
     """Entropies of both kinds, by place: noise where labels are wrong and away from the border."""
     axis = np.linspace(-3, 3, 41)
     x = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
-    prediction = _fit(method, Categorical(2), plane(count), chosen).predict(x, num_draws=_draws(method))
+    posterior = _fit(method, Categorical(2), plane(count, chosen["seed"]), chosen)
+    prediction = posterior.predict(x, num_draws=_draws(method, chosen))
     away = np.abs(x[:, 0] - np.sin(x[:, 1])) > 1
     seen = ~_removed(x) & (np.abs(x).max(-1) < 2.8)
     places = (seen & away & (x[:, 1] > 0.3), seen & away & (x[:, 1] < -0.3), np.hypot(x[:, 0], x[:, 1] + 2) < 0.6, seen)
@@ -118,18 +133,23 @@ def _by_place(noise: np.ndarray, ignorance: np.ndarray, *places: np.ndarray) -> 
 
 
 def _fit(method: str, likelihood: Any, data: tuple[np.ndarray, np.ndarray], chosen: dict[str, Any]) -> Any:
-    rates = {"fixed dropout": {"dropout": 0.1}, "learned dropout": {"dropout": 0.1, "learn_dropout": True}}
-    network = mlp((50,), activation="tanh", **rates.get(method, {}))
-    descent: dict[str, Any] = {"num_steps": chosen["num_steps"], "learning_rate": 5e-3, "batch_size": "full"}
+    rate = {} if method == "hmc" else {"dropout": chosen["dropout"], "learn_dropout": method == "learned dropout"}
+    network = mlp(chosen["hidden"], activation="tanh", **rate)
+    descent: dict[str, Any] = {"num_steps": chosen["num_steps"], "learning_rate": chosen["learning_rate"]}
+    descent["batch_size"] = "full"
     sampler: Callable[[], Any] = lambda: HMC(  # noqa: E731
-        num_draws=chosen["draws"], num_burn_in=100, max_leapfrog=chosen["max_leapfrog"], start=MAP(**descent)
+        num_draws=chosen["draws"],
+        num_burn_in=chosen["burn_in"],
+        max_leapfrog=chosen["max_leapfrog"],
+        start=MAP(**descent),
     )
     chosen_method = sampler() if method == "hmc" else MCDropout(**descent)
-    return fit(Model(network, likelihood, Normal(0.0, 1.0)), chosen_method, data, seed=0, progress=False)
+    model = Model(network, likelihood, Normal(0.0, chosen["prior_scale"]))
+    return fit(model, chosen_method, data, seed=chosen["seed"], progress=False)
 
 
-def _draws(method: str) -> int | None:
-    return None if method == "hmc" else 400
+def _draws(method: str, chosen: dict[str, Any]) -> int | None:
+    return None if method == "hmc" else chosen["passes"]
 
 
 def _rows(name: str, method: str, found: dict[int, dict[str, Any]]) -> list[Row]:
@@ -137,6 +157,8 @@ def _rows(name: str, method: str, found: dict[int, dict[str, Any]]) -> list[Row]
     noise = most["noise where added"] / most["noise elsewhere"]
     ignorance = most["ignorance where removed"] / most["ignorance where seen"]
     truth = f"the truth is {most['true noise']:.1f}" if "true noise" in most else ""
+    vanished = _is_next_to_none(most, "removed") and _is_next_to_none(most, "seen")
+    misplaced = ROUNDED if vanished else MISPLACED.get(method, "") if ignorance <= 1 else ""
     rows = [
         Row(f"{name}: noise where it was added / elsewhere", noise, target="above 1", holds=noise > 1, remark=truth),
         Row(
@@ -144,7 +166,7 @@ def _rows(name: str, method: str, found: dict[int, dict[str, Any]]) -> list[Row]
             ignorance,
             target="above 1",
             holds=ignorance > 1,
-            remark=MISPLACED.get(method, "") if ignorance <= 1 else "",
+            remark=misplaced,
         ),
     ]
     if len(found) < 2:
@@ -161,10 +183,17 @@ def _rows(name: str, method: str, found: dict[int, dict[str, Any]]) -> list[Row]
             less["ignorance"],
             target="falls by more than noise does" if asked else "",
             holds=less["ignorance"] < min(less["noise"], 1) if asked else None,
-            remark="" if asked else "a fixed rate does not concentrate",
+            remark=VANISHED if vanished else "" if asked else "a fixed rate need not concentrate",
         ),
         Row(f"{name}: noise, {how}", less["noise"], remark="1 would be: no change"),
     ]
+
+
+def _is_next_to_none(found: dict[str, Any], where: str) -> bool:
+    """Ignorance so much smaller than noise that its size is that of rounding."""
+    share = found[f"ignorance where {where}"] / found["noise where seen"]
+    is_deviation = "true noise" in found  # standard deviations in regression, nats for classes
+    return (share**2 if is_deviation else share) < LEAST_SHARE
 
 
 def _picture(record: Record, task: str, chosen: dict[str, Any]) -> Figure:

@@ -202,7 +202,7 @@ def _with_more_images(name: str, method: str, found: dict[int, dict[str, Any]]) 
             ignorance,
             target="falls by more than noise does" if asked else "",
             holds=ignorance < min(noise, 1) if asked else None,
-            remark="" if asked else "a fixed rate does not concentrate",
+            remark="" if asked else "a fixed rate need not concentrate",
         ),
         Row(f"{name}: noise, {how}", noise, remark="1 would be: no change"),
     ]

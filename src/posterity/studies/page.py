@@ -1,4 +1,7 @@
-"""The page of results, written from the results files: `python -m posterity.studies.page results docs/results.md`."""
+"""The page of results, written from the results files: `python -m posterity.studies.page results docs/results.md`.
+
+The table beside each results file is written anew too, so that it is what the code of today makes of these numbers.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from posterity.studies.rows import Row, tables
-from posterity.studies.study import STUDIES, UNFINISHED, find
+from posterity.studies.rows import Row, read_rows, tables
+from posterity.studies.study import STUDIES, UNFINISHED, find, table_file
 
 INTRODUCTION = """# Published results, reproduced
 
@@ -35,8 +38,7 @@ def page(folder: Path) -> str:
 
 
 def section(found: dict[str, Any]) -> str:
-    rows = [Row(**{**row, "difference": row["difference"] and tuple(row["difference"])}) for row in found["rows"]]
-    study, minutes = find(found["study"]), found["seconds"] / 60
+    rows, study, minutes = read_rows(found), find(found["study"]), found["seconds"] / 60
     same = found["settings"] == json.loads(json.dumps(study.settings(found["size"])))
     lines = [
         f"## {found['title']}",
@@ -72,6 +74,9 @@ def sentence(row: Row) -> str:
 def main() -> None:
     folder, target = Path(sys.argv[1]), Path(sys.argv[2])
     target.write_text(page(folder))
+    for path in (folder / f"{name}.json" for name in STUDIES):
+        if path.exists() and (text := table_file(json.loads(path.read_text()))):
+            path.with_suffix(".md").write_text(text)
     pictures = target.parent / "pictures"
     pictures.mkdir(exist_ok=True)
     for path in sorted(folder.glob("*.png")):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -51,6 +51,11 @@ class Row(NamedTuple):
             return None
         error = math.hypot(self.standard_error or 0.0, self.published_error or 0.0)
         return (self.ours - self.published) / error if error > 0 else None
+
+
+def read_rows(found: dict[str, Any]) -> list[Row]:
+    """Those of a results file."""
+    return [Row(**{**row, "difference": row["difference"] and tuple(row["difference"])}) for row in found["rows"]]
 
 
 def with_error(value: float, error: float | None) -> str:

@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import suppress
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -24,8 +25,8 @@ import jax
 import numpy as np
 
 from posterity.data import data_root
-from posterity.posterior import installed_versions
-from posterity.studies.rows import Row, tables
+from posterity.receipt import installed_versions
+from posterity.studies.rows import Row, read_rows, tables
 
 Size = Literal["full", "quick", "tiny"]
 SIZES: tuple[Size, ...] = ("full", "quick", "tiny")
@@ -62,7 +63,7 @@ class Record:
         self.pictures: list[str] = []
         self.finished = False
         if self.path.exists():
-            before = json.loads(self.path.read_text())
+            before = _read_document(self.path)
             same = partial(_same_settings, before["settings"], json.loads(json.dumps(settings)))
             self.parts = {key: part for key, part in before["parts"].items() if same(key)}
 
@@ -138,9 +139,23 @@ class Record:
         waiting = self.path.with_suffix(".json.part")
         waiting.write_text(_json(document) + "\n")
         waiting.replace(self.path)
-        if self.rows:
-            heading = f"# {study.TITLE}\n\n{study.REFERENCE}\n\n"
-            self.path.with_suffix(".md").write_text(heading + tables(self.rows) + ("" if self.finished else UNFINISHED))
+        if text := table_file(document):
+            self.path.with_suffix(".md").write_text(text)
+
+
+def table_file(found: dict[str, Any]) -> str:
+    """What stands in NAME.md beside a results file; nothing where there are no rows yet."""
+    heading = f"# {found['title']}\n\n{found['reference']}\n\n"
+    return heading + tables(read_rows(found)) + ("" if found["finished"] else UNFINISHED) if found["rows"] else ""
+
+
+def _read_document(path: Path) -> dict[str, Any]:
+    """What an earlier run left."""
+    with suppress(ValueError, LookupError, TypeError, AttributeError):
+        found = json.loads(path.read_text())
+        if isinstance(found["settings"], dict) and all("seconds" in part for part in found["parts"].values()):
+            return found
+    raise ValueError(f"{path} is damaged, so the run cannot go on from it. Move it away to begin anew.")
 
 
 def _same_settings(before: dict[str, Any], now: dict[str, Any], key: str) -> bool:
