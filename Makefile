@@ -2,7 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 RUN := $(VENV)/bin
-PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile
+# Files in their own order: sorted by their number of tests, the slowest would come last and alone.
+PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: demo test test-long lint types docs results-page reproduce-quick benchmark clean
 

@@ -207,7 +207,7 @@ def posterity_mile(settings: dict[str, Any]) -> Contest:
     )
     method = MILE(
         num_draws=settings["steps"] // settings["thin"],
-        num_warmup=settings["warmup"],
+        num_burn_in=settings["warmup"],
         thin=settings["thin"],
         start=ensemble,
     )

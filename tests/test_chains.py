@@ -87,5 +87,5 @@ def test_values_that_do_not_vary_or_are_not_finite():
 
 
 def test_too_few_draws_have_no_r_hat():
-    with pytest.raises(ValueError, match=r"7 draws a chain are too few.*at least 8"):
+    with pytest.raises(ValueError, match=r"7 draws per chain are too few.*at least 8"):
         chains.r_hat(np.zeros((4, 7, 2)))

@@ -50,11 +50,11 @@ SETTINGS = {
     "swag": {**SMALL, "start": METHODS["map"](**SMALL), "rank": 3},
     "exact": {},
     "hmc": {"num_draws": 6, "num_burn_in": 4, "max_leapfrog": 16},
-    "nuts": {"num_draws": 6, "num_warmup": 8, "max_depth": 3},
+    "nuts": {"num_draws": 6, "num_burn_in": 8, "max_depth": 3},
     "sgld": {"num_draws": 6, "num_burn_in": 20, "thin": 2, "batch_size": 8, "preconditioner": "rmsprop"},
     "sghmc": {"num_draws": 6, "num_burn_in": 20, "thin": 2, "batch_size": 8},
     "cyclical": {"base": "sghmc", "num_cycles": 2, "cycle_length": 20, "draws_per_cycle": 3, "thin": 2},
-    "mile": {"num_draws": 6, "num_warmup": 100, "start": METHODS["deep_ensemble"](**SMALL, num_members=2)},
+    "mile": {"num_draws": 6, "num_burn_in": 100, "start": METHODS["deep_ensemble"](**SMALL, num_members=2)},
 }
 
 

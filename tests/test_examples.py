@@ -18,16 +18,8 @@ def test_the_code_in_the_readme_runs(capsys):
     assert "temperature  1" in re.sub(" +", "  ", capsys.readouterr().out)
 
 
-QUICK = ("own_network.py",)
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(path.name, marks=() if path.name in QUICK else pytest.mark.long)
-        for path in sorted((ROOT / "examples").glob("*.py"))
-    ],
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", [path.name for path in sorted((ROOT / "examples").glob("*.py"))])
 def test_examples_run(name, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "argv", [name, str(tmp_path)])

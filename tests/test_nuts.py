@@ -43,8 +43,7 @@ def test_reports(runs):
         assert info.diverged.mean() < 0.02
         stayed = np.all([np.diff(leaf, axis=1) == 0 for leaf in draws.values()], axis=0)
         np.testing.assert_array_equal(info.accepted[:, 1:] == 0, stayed)
-        np.testing.assert_array_equal(info.num_gradients, info.num_leapfrog)
-        assert (info.num_leapfrog >= 1).all()
+        assert (info.num_gradients >= 1).all()
 
 
 def test_energy_of_a_gaussian_target(runs):
@@ -89,7 +88,7 @@ def test_first_step_size_passes_over_non_finite_energies():
     [
         ({"num_draws": 0}, r"NUTS\(num_draws=0\): expected a whole number, at least 1"),
         ({"step_size": -1.0}, r"NUTS\(step_size=-1.0\) must be a number above 0"),
-        ({"num_warmup": 0}, "leaves no step in which to adapt"),
+        ({"num_burn_in": 0}, "leaves no step in which to adapt"),
         ({"max_depth": 0}, "max_depth=0"),
         ({"target_acceptance": 1.0}, "must lie between 0 and 1"),
     ],

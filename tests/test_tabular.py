@@ -16,8 +16,9 @@ from posterity.likelihoods import (
     StudentT,
     likelihood,
 )
+from posterity.names import nearest_name
 from posterity.store import decode, encode, find_missing
-from posterity.tabular import nearest_name, table_method, table_model, table_prior
+from posterity.tabular import table_method, table_model, table_prior
 
 SHIFT, SCALE = 40.0, 5.0
 RNG = np.random.default_rng(0)

@@ -70,7 +70,10 @@ def e_bfmi(energies: np.ndarray) -> np.ndarray:
 
 
 def find_odd_chain(draws: np.ndarray, threshold: float, share: float, max_quantities: int = 50) -> int | None:
-    """The one chain without which R-hat is under a threshold for a share of the quantities where it is not with it."""
+    """The one chain whose removal brings R-hat below `threshold` for a share of the quantities now above it.
+
+    None where there is no such chain, or more than one.
+    """
     flat = draws.reshape(*draws.shape[:2], -1)
     found = r_hat(flat)
     worst = [i for i in np.argsort(-np.nan_to_num(found), kind="stable")[:max_quantities] if found[i] >= threshold]
@@ -185,7 +188,7 @@ def _in_blocks(
     num_chains, num_draws, *shape = draws.shape
     if num_draws < MIN_DRAWS:
         raise ValueError(
-            f"{num_draws} draws a chain are too few for R-hat and effective sample sizes, which compare halves of "
+            f"{num_draws} draws per chain are too few for R-hat and effective sample sizes, which compare halves of "
             f"chains: at least {MIN_DRAWS} are needed, a hundred are useful."
         )
     flat = draws.reshape(num_chains, num_draws, -1)

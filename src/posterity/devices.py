@@ -95,7 +95,7 @@ def place(values: Any, mesh: Mesh, *axes: str) -> Any:
     sharding = NamedSharding(mesh, PartitionSpec(*axes))
 
     def put(leaf: Any) -> Any:
-        if _is_key(leaf):
+        if is_key(leaf):
             return jax.random.wrap_key_data(put(np.asarray(jax.random.key_data(leaf))))
         host = np.asarray(leaf)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
@@ -107,7 +107,7 @@ def fetch(values: Any) -> Any:
     """Values of the mesh on the host of every process; keys stay keys."""
 
     def get(leaf: Any) -> Any:
-        if _is_key(leaf):
+        if is_key(leaf):
             return jax.random.wrap_key_data(jnp.asarray(get(jax.random.key_data(leaf))))
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
             leaf = multihost_utils.process_allgather(leaf, tiled=True)
@@ -116,14 +116,20 @@ def fetch(values: Any) -> Any:
     return jax.tree.map(get, values)
 
 
+def precision() -> str:
+    """What this process computes in."""
+    return "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
+
+
 def wait_for_all(where: str) -> None:
     """Go on once every process has come here."""
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(where)
 
 
-def _is_key(leaf: Any) -> bool:
-    return isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
+def is_key(leaf: Any) -> bool:
+    """Whether an array, or the shape of one, holds random keys."""
+    return hasattr(leaf, "dtype") and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 
 def agree(*numbers: float) -> list[float]:

@@ -64,7 +64,7 @@ class Model:
     def full_prior(self) -> Prior:
         """The user's prior after the likelihood's own and after what no prior speaks of."""
         own: dict[str, Any] = {f"likelihood/{name}": d for name, d in self.likelihood.priors().items()}
-        own = {name: d for name, d in own.items() if not self.prior.names(name)}
+        own = {name: d for name, d in own.items() if not self.prior.mentions(name)}
         own[f"*{DROPOUT_LOGIT}"] = Fixed()  # a dropout rate is a setting of MC dropout, not a weight
         return dataclasses.replace(
             self.prior,
@@ -137,6 +137,11 @@ class Model:
         if self.tempering == "posterior":
             return (log_likelihood + log_prior) / self.temperature
         return log_likelihood / self.temperature + log_prior
+
+    @property
+    def tempering_factors(self) -> tuple[Any, Any]:
+        """What the target multiplies log-likelihood and log prior by."""
+        return 1 / self.temperature, 1 / self.temperature if self.tempering == "posterior" else 1.0
 
     def log_joint(self, params: Params, batch: Batch, num_batches: Any = 1.0, key: Key | None = None) -> Array:
         """The tempered log joint density; `num_batches` such batches make up the data, so each row counts once."""

@@ -20,8 +20,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-Task = Literal["regression", "classification"]
-TASKS = ("regression", "classification")
+from posterity.types import TASKS, Task
+
 MAX_CATEGORIES = 100  # of one column that get a feature of their own
 RARE_ROWS = 3  # a category with fewer rows is 'other'
 FEW_VALUES = 10  # whole numbers with at most so many values are taken for classes
@@ -292,7 +292,7 @@ def as_target(target: Any) -> pd.Series:
     values = np.asarray(values)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if values.ndim != 1:
-        raise ValueError(f"y has shape {values.shape}; expected one target a row: fit one model for each target.")
+        raise ValueError(f"y has shape {values.shape}; expected one target per row: fit one model for each target.")
     return pd.Series(values).infer_objects()
 
 

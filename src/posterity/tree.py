@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import fnmatch
 from collections.abc import Callable
 from typing import Any, TypeVar, dataclass_transform
 
@@ -92,6 +93,20 @@ def map_with_path(function: Callable[..., Any], tree: Params, *rest: Params) -> 
 
 def leaf_names(tree: Params) -> list[str]:
     return [path_name(path) for path, _ in jax.tree_util.tree_leaves_with_path(tree)]
+
+
+def matches(name: str, pattern: str) -> bool:
+    """Whether a pattern with * and ? speaks of the weight of this path; a network's own need not say "network/"."""
+    return fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"network/{pattern}")
+
+
+def as_floats(tree: T) -> T:
+    """Every leaf in the precision of the run: what is recorded of a step is averaged over steps."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf, float), tree)
+
+
+def all_finite(tree: Params) -> Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(tree)]))
 
 
 def total(tree: Params) -> Array:

@@ -8,9 +8,10 @@ from pathlib import Path
 from posterity.cli.errors import InputError
 from posterity.cli.output import print_json, print_table
 from posterity.comparison import COMPARED, LABELS
-from posterity.tabular import nearest_name
+from posterity.names import nearest_name
+from posterity.types import TASKS
 
-METHODS = {
+DESCRIPTIONS = {
     "mle": ("The weights that fit the data best.", "A baseline. It overfits, and knows nothing of its ignorance."),
     "map": ("The most probable weights.", "A baseline that is regularised; the start of other methods."),
     "mc_dropout": ("Dropout left on when predicting.", "A network that is trained with dropout anyway."),
@@ -38,7 +39,7 @@ UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 def run_methods(as_json: bool) -> None:
     rows = [
         {"name": name, "method": LABELS[name], "what it is": what, "when to use it": when}
-        for name, (what, when) in METHODS.items()
+        for name, (what, when) in DESCRIPTIONS.items()
     ]
     if as_json:
         print_json([{**row, "compared": row["name"] in COMPARED} for row in rows])
@@ -52,26 +53,25 @@ def check_methods(given: str | None) -> list[str]:
         return list(COMPARED)
     names = [check_method(name) for name in given.split(",") if name.strip()]
     if not names:
-        raise InputError(f"--methods is empty; name some of {', '.join(METHODS)}.")
+        raise InputError(f"--methods is empty; name some of {', '.join(DESCRIPTIONS)}.")
     return list(dict.fromkeys(names))
 
 
 def check_method(given: str) -> str:
     name = re.sub(r"[\s-]+", "_", given.strip().lower())
-    if name in METHODS:
+    if name in DESCRIPTIONS:
         return name
-    guess = nearest_name(name, list(METHODS))
+    guess = nearest_name(name, list(DESCRIPTIONS))
     hint = f" Did you mean {guess}?" if guess else ""
-    raise InputError(f"There is no method {given.strip()!r}.{hint} Methods: {', '.join(METHODS)}.")
+    raise InputError(f"There is no method {given.strip()!r}.{hint} Methods: {', '.join(DESCRIPTIONS)}.")
 
 
 def check_task(given: str | None) -> str | None:
-    tasks = ["regression", "classification"]
-    if given is None or given in tasks:
+    if given is None or given in TASKS:
         return given
-    guess = nearest_name(given, tasks)
+    guess = nearest_name(given, TASKS)
     hint = f" Did you mean {guess}?" if guess else ""
-    raise InputError(f"--task {given} is not known.{hint} Tasks: {', '.join(tasks)}.")
+    raise InputError(f"--task {given} is not known.{hint} Tasks: {', '.join(TASKS)}.")
 
 
 def check_budget(given: str | None) -> float | None:

@@ -59,7 +59,7 @@ def _how_long(num_rows: int, pace: Pace, expected: dict[str, float], budget: flo
     longest, total = max(expected, key=lambda name: expected[name]), sum(expected.values())
     text = (
         f"{num_rows:,} rows: about {duration(total)} beside compiling, at most, at this machine's pace of "
-        f"{1e6 * pace.of_row:.2g} µs a row and gradient"
+        f"{1e6 * pace.of_row:.2g} µs per row and gradient"
     )
     text += f"; {LABELS[longest]} takes {duration(expected[longest])} of it." if len(expected) > 1 else "."
     if budget is None:

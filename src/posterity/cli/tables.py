@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.cli.errors import InputError
-from posterity.tabular import nearest_name
+from posterity.names import nearest_name
 
 BUNDLED = ("diabetes", "iris", "wine", "breast_cancer", "digits", "curve")
 DEFAULT = "diabetes"

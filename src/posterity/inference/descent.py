@@ -5,6 +5,7 @@ Losses are per datum (divided by N), so a learning rate means the same for any n
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -42,6 +43,7 @@ class DescentState(NamedTuple):
 class Descent(Method):
     """Settings of an optimisation. Abstract: MAP, MCDropout and the others add theirs."""
 
+    _: dataclasses.KW_ONLY  # so that DeepEnsemble(10) has ten members, not ten steps
     num_steps: int = tree.host(default=5_000)
     learning_rate: Any = tree.traced(
         default=3e-3

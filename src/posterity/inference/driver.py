@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -21,32 +21,20 @@ from posterity.data.dataset import Dataset, check_inputs, check_like, dataset, h
 from posterity.devices import device_mesh, fetch, place
 from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.interrupt import polite_interrupt
+from posterity.inference.job import Job, Place, Run
 from posterity.inference.method import Method, Result
-from posterity.inference.program import Extra, Layout, begin, layout_of, pad_chains, place_rows
+from posterity.inference.program import Extra, Layout, Shared, begin, layout_of, pad_chains, place_rows
 from posterity.inference.progress import ProgressBar
-from posterity.inference.restarts import leave_out_stuck, restart_stuck
-from posterity.inference.run import Place, Run, adapt_phase, run_phase
-from posterity.inference.start import chain_keys, check_arguments, checked_start
+from posterity.inference.restarts import leave_out_stuck, restart_stuck, say_unmoved
+from posterity.inference.run import adapt_phase, run_phase
+from posterity.inference.start import RESTARTS, chain_keys, check_arguments, checked_start, start_key
 from posterity.model import Model, num_weights
 from posterity.networks.convolutions import convolves
-from posterity.posterior import Posterior, make_receipt
+from posterity.posterior import Posterior
+from posterity.receipt import make_receipt
 from posterity.store import StoreError, plain_json
 from posterity.stored import join, settle
 from posterity.types import Batch, Key, Params, Phase
-
-
-class Job(NamedTuple):
-    """One run: what is fitted to what. Everything a resumed run needs to know again."""
-
-    model: Model
-    method: Method
-    rows: Dataset
-    validation: Dataset | None
-    calibration: Any  # inputs set aside, or None
-    seed: int
-    num_chains: int
-    mesh: tuple[int, int] | None  # devices for chains and for rows; None: chosen
-    metadata: dict[str, Any]  # of the user's own, plain JSON, kept with the posterior
 
 
 def fit(
@@ -120,7 +108,7 @@ def so_far(job: Job, checkpoint: Checkpoint) -> Posterior:
         job = job._replace(model=model, method=tree.replace(job.method, start=None), validation=None)
     if not job.method.anytime:
         raise StoreError(
-            f"{type(job.method).__name__} was cut off before its end, and half of it is nothing: resume it."
+            f"{type(job.method).__name__} was cut off before its end and has no partial result: resume() finishes it."
         )
     run, states, fixed = _run_phases(job, checkpoint, None, progress=False, go_on=False)
     run.notes.append(f"unfinished: the store ends after {run.num_steps} steps")
@@ -160,6 +148,7 @@ def _check_stages(job: Job) -> None:
 
 def _posterior(job: Job, run: Run, states: Any, fixed: Params, seconds: float) -> Posterior:
     kept = tree.take_rows(join(run.draws), slice(0, job.num_chains))
+    say_unmoved(run, job.method, kept)
     if run.stuck is not None and run.stuck.any():
         leave_out_stuck(run)
         states, kept, fixed = tree.take_rows((states, kept, fixed), ~run.stuck)
@@ -189,37 +178,36 @@ def _run_phases(
     in_turn = convolving and jax.default_backend() == "cpu"
     start = _starts(job, mesh)
     total_steps = sum(phase.num_steps for phase in phases)
-    run, chains, first_phase, first_record = Run(), None, 0, 0
+    run = Run(job.num_chains, ProgressBar(type(method).__name__, total_steps, progress), checkpoint)
+    chains, first_phase, first_record = None, 0, 0
     share_begins = time.perf_counter()
-    bar_shown = ProgressBar(type(method).__name__, total_steps, progress)
     rows: dict[bool, Batch] = {}  # split over devices or whole on each, as phases need them
-    with bar_shown as bar, polite_interrupt(run.interrupt, method.anytime):
+    with run.bar, polite_interrupt(run.interrupt, method.anytime):
         for number, phase in enumerate(phases):
             layout = layout_of(mesh, phase, num_rows, start[1], in_turn)
             picks = layout.batches > 1
             if picks not in rows:
                 rows[picks] = place_rows(layout, job.rows)
             extra = place(_extra(method, model, job.validation, layout), mesh)
-            shared = (layout, method, model, rows[picks], extra)
+            shared = Shared(method, model, rows[picks], extra)
             if chains is None and checkpoint is not None and checkpoint.has_state:
-                template = jax.eval_shape(partial(begin, layout), *shared[1:], *start)
+                template = jax.eval_shape(partial(begin, layout), shared, *start)
                 chains, first_phase, first_record = checkpoint.restore(run, template, mesh)
             elif chains is None:
-                chains = begin(*shared, *start)
+                chains = begin(layout, shared, *start)
             if not go_on:
                 break
             if number < first_phase:
                 continue
             here = Place(number, phase, first_record if number == first_phase else 0, _offset(phases, number))
             due = _share(phases, number, share_begins, deadline) if method.anytime else None
-            chains = run_phase(run, shared, here, chains, job.num_chains, due, bar, checkpoint)
+            chains = run_phase(run, layout, shared, here, chains, due)
             if number == 0 and not run.stop:
-                starts = partial(_starts, job, mesh)
-                chains = restart_stuck(run, method, shared, here, chains, job.num_chains, starts, bar)
+                chains = restart_stuck(run, layout, shared, here, chains, partial(_starts, job, mesh))
                 if checkpoint is not None and run.rewritten:
                     checkpoint.save(run, chains, number, here.num_records)
             if phase.adapt and not run.stop:
-                chains = adapt_phase(run, shared, here, chains)
+                chains = adapt_phase(run, layout, shared, here, chains)
                 if checkpoint is not None:
                     checkpoint.save(run, chains, number + 1, 0)
             if run.stop:
@@ -242,7 +230,7 @@ def _mesh(job: Job, phases: tuple[Phase, ...], convolving: bool) -> Mesh:
 
 
 def _convolves(job: Job) -> bool:
-    """Ours say so; the others are looked into."""
+    """Whether the network convolves: built-in ones say so, others are traced."""
     row = tree.take_rows(job.rows.x, slice(0, 1))
     params = jax.eval_shape(job.model.init, jax.random.key(0), row)
     return getattr(job.model.network, "splits_rows", False) or convolves(job.model.plain_outputs, params, row)
@@ -250,8 +238,8 @@ def _convolves(job: Job) -> bool:
 
 def _starts(job: Job, mesh: Mesh, attempt: int = 0) -> tuple[Key, Params, Params]:
     """Keys, free and fixed weights of each chain, as many as fill the devices; other ones at another attempt."""
-    key = jax.random.key(job.seed)
-    key_start, key_chains = jax.random.split(key if attempt == 0 else jax.random.fold_in(key, attempt))
+    key = start_key(job.seed, job.method.start)
+    key_start, key_chains = jax.random.split(key if attempt == 0 else jax.random.fold_in(key, RESTARTS + attempt))
     free, fixed = checked_start(job.model, job.method, job.rows, key_start, job.num_chains)
     chains = pad_chains((chain_keys(key_chains, job.num_chains), free, fixed), mesh.shape["chain"])
     return place(chains, mesh, "chain")

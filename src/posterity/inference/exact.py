@@ -20,7 +20,6 @@ import scipy.linalg
 
 from posterity import tree
 from posterity.data.dataset import Dataset
-from posterity.inference.laplace import tempering_factors
 from posterity.inference.method import Method, Result
 from posterity.likelihoods import Gaussian
 from posterity.linearized import Full, Linearized, gather, row_jacobian
@@ -119,7 +118,7 @@ def _solve(model: Model, chain: ExactState) -> tuple[Params, Full, float]:
     weight = np.repeat(chain.weight, residual.size // chain.weight.size)
     prior_mean, prior_std = _prior_moments(model, chain.params, names)
     noise = float(model.likelihood.scale)  # type: ignore[attr-defined]
-    likelihood_factor, prior_factor = tempering_factors(model)
+    likelihood_factor, prior_factor = model.tempering_factors
     scale = np.sqrt(likelihood_factor * weight) / noise
     rows = np.concatenate([scale[:, None] * design, np.diag(np.sqrt(prior_factor) / prior_std)])
     targets = np.concatenate([scale * (residual - design @ prior_mean), np.zeros(len(prior_mean))])

@@ -154,7 +154,7 @@ def transition(
     begin = Point(state.params, momentum, state.gradient, state.log_likelihood)
     end = integrate(model, batch, begin, widths, step_size, num_leapfrog)
     drop = energy_drop(model, batch, begin, end)
-    diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & _all_finite(end.gradient))
+    diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & tree.all_finite(end.gradient))
     acceptance = jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0)))
     accepted = jax.random.uniform(key, dtype=acceptance.dtype) < acceptance
     params, gradient, rows = tree.select(
@@ -167,9 +167,18 @@ def transition(
     log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
     log_joint = model.temper(log_likelihood, log_prior)
     kinetic = tree.total(jax.tree.map(jnp.square, tree.select(accepted, end.momentum, momentum))) / 2
-    facts = (log_joint, acceptance, accepted, diverged, step_size, num_leapfrog, log_likelihood, log_prior)
-    info = HMCInfo(*(jnp.asarray(fact, float) for fact in (*facts, kinetic - log_joint)))
-    return HMCState(params, gradient, rows, adapted), info, end.momentum
+    info = HMCInfo(
+        log_joint=log_joint,
+        acceptance=acceptance,
+        accepted=accepted,
+        diverged=diverged,
+        step_size=step_size,
+        num_gradients=num_leapfrog,
+        log_likelihood=log_likelihood,
+        log_prior=log_prior,
+        energy=kinetic - log_joint,
+    )
+    return HMCState(params, gradient, rows, adapted), tree.as_floats(info), end.momentum
 
 
 def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params]:
@@ -181,10 +190,6 @@ def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params
 
 def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array]:
     """Step size and number of leapfrog steps of this trajectory."""
-    # A Weyl sequence, equidistributed in [0, 1), not the chain's key: one factor for all chains keeps the number of
-    # leapfrog steps the same for all.
-    uniform = (clock.step.astype(jnp.uint32) * jnp.uint32(WEYL)).astype(float) / 2.0**32
-    stretched = length * (1 + method.jitter * (2 * uniform - 1))
     if state.step_size is None:
         step_size, most = jnp.asarray(method.step_size, float), jnp.iinfo(jnp.int32).max
     else:
@@ -192,10 +197,19 @@ def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[A
             jnp.minimum(adaptation.current(state.step_size, clock.phase == 0), length),
             method.max_leapfrog,
         )
+    return step_size, jittered_steps(length, method.jitter, step_size, most, clock)
+
+
+def jittered_steps(length: Array, jitter: Array | float, step_size: Array, most: Any, clock: Clock) -> Array:
+    """How many steps a trajectory takes whose length is stretched by a factor within 1 +- jitter."""
+    # A Weyl sequence, equidistributed in [0, 1), not the chain's key: one factor for all chains keeps the number of
+    # leapfrog steps the same for all.
+    uniform = (clock.step.astype(jnp.uint32) * jnp.uint32(WEYL)).astype(float) / 2.0**32
+    stretched = length * (1 + jitter * (2 * uniform - 1))
     # Rounding of the quotient must not add a step to one that divides evenly. The cap comes before the conversion:
     # a quotient that overflows an integer would wrap.
     quotient = jnp.ceil(stretched / step_size * (1 - 1e-5))
-    return step_size, jnp.clip(jnp.minimum(quotient, 2.0**30).astype(int), 1, most)
+    return jnp.clip(jnp.minimum(quotient, 2.0**30).astype(int), 1, most)
 
 
 def integrate(model: Model, batch: Batch, begin: Point, widths: Params, step_size: Array, num_steps: Array) -> Point:
@@ -247,7 +261,7 @@ def prior_widths(model: Model, params: Params) -> Params:
     """s_i, one number a leaf: the prior's standard deviation in the target; inf or NaN where it has none."""
     prior, fan_in_axis = model.full_prior, model.network.fan_in_axis
     # What the target's temperature does to a Gaussian prior; for "likelihood" it leaves the prior alone.
-    stretch = 1 / jnp.sqrt(model.temper(jnp.zeros(()), jnp.ones(())))
+    stretch = 1 / jnp.sqrt(model.tempering_factors[1])
 
     def leaf(name: str, weight: Array) -> Array:
         distribution = prior.find(name)
@@ -261,15 +275,11 @@ def prior_widths(model: Model, params: Params) -> Params:
 def relative_widths(model: Model, params: Params) -> tuple[Array, Params]:
     """s, the geometric mean over all weights, and s_i / s, one number a leaf; all 1 where any is not finite."""
     widths = prior_widths(model, params)
-    finite = _all_finite(widths)
+    finite = tree.all_finite(widths)
     widths = jax.tree.map(lambda width: jnp.where(finite, width, 1.0), widths)
     logs = jax.tree.map(lambda width, weight: jnp.log(width) * weight.size, widths, params)
     scale = jnp.exp(tree.total(logs) / tree.size(params))
     return scale, jax.tree.map(lambda width: width / scale, widths)
-
-
-def _all_finite(values: Params) -> Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(values)]))
 
 
 def _named(values: Params) -> list[tuple[str, float]]:

@@ -17,7 +17,6 @@ measures the rate you chose. With a learned rate it does.
 
 from __future__ import annotations
 
-import fnmatch
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -101,10 +100,9 @@ class MCDropout(Descent):
         complete = model.complete(params)
         rates = self._rates(model, complete["network"])
         prior, axis = model.full_prior, model.network.fan_in_axis
-        at_weights = tree.map_with_path(lambda _, leaf: jnp.sum(leaf), prior.log_probs(params, axis))
-        zeros = jax.tree.map(jnp.zeros_like, params)
-        at_zero = tree.map_with_path(lambda _, leaf: jnp.sum(leaf), prior.log_probs(zeros, axis))
-        rate_of = {**dict(zip(tree.leaf_names({"network": rates}), jax.tree.leaves(rates), strict=True))}
+        at_weights = jax.tree.map(jnp.sum, prior.log_probs(params, axis))
+        at_zero = jax.tree.map(jnp.sum, prior.log_probs(jax.tree.map(jnp.zeros_like, params), axis))
+        rate_of = dict(zip(tree.leaf_names({"network": rates}), jax.tree.leaves(rates), strict=True))
 
         def expected(name: str, value: Array, value_at_zero: Array) -> Array:
             rate = rate_of.get(name, 0.0)
@@ -128,7 +126,7 @@ class MCDropout(Descent):
 
         def find(name: str, leaf: Array) -> float:
             is_matrix = jnp.ndim(leaf) > 1  # dropping inputs does not touch a bias
-            return next((rate for pattern, rate in self.rates if is_matrix and fnmatch.fnmatch(name, pattern)), 0.0)
+            return next((rate for pattern, rate in self.rates if is_matrix and tree.matches(name, pattern)), 0.0)
 
         return tree.map_with_path(find, params)
 

@@ -27,7 +27,7 @@ class Method:
     """
 
     start: Any = None
-    num_chains: int = 1  # where `fit` is not told
+    default_chains: int = 1
     targets_temperature: bool = True  # False: a point estimate, or another objective than the tempered posterior
     uses_prior: bool = True  # so that tempering the likelihood alone moves its optimum
     anytime: bool = True  # a run cut short by Ctrl-C or a budget still ends in a family
@@ -42,6 +42,12 @@ class Method:
         }
         parts = [f"{name}={getattr(value, '__name__', None) or repr(value)}" for name, value in shown.items()]
         return f"{type(self).__name__}({', '.join(parts)})"
+
+    @property
+    def num_chains(self) -> int:
+        """Chains where `fit` is not told: as many as the start has, so that no member of an ensemble is lost."""
+        started = self.start if isinstance(self.start, Method) else getattr(self.start, "family", None)
+        return max(self.default_chains, 1 if started is None else started.num_chains)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         """The phases of a run on so many rows."""

@@ -30,10 +30,10 @@ import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from posterity import tree
+from posterity.chains import effective_draws
 from posterity.data.dataset import Dataset
 from posterity.inference import hmc
 from posterity.inference import step_size as adaptation
-from posterity.inference.method import Method
 from posterity.inference.point import DeepEnsemble
 from posterity.inference.sampler import Sampler, check_counts, check_positive, check_target_acceptance
 from posterity.model import Model, weighted_sum
@@ -87,7 +87,7 @@ class MILE(Sampler):
     """Microcanonical Langevin ensembles: one chain from each member, all in one program."""
 
     num_draws: int = tree.host(default=500)  # kept, a member
-    num_warmup: int = tree.host(default=2_000)  # steps that tune and are thrown away
+    num_burn_in: int = tree.host(default=2_000)  # steps that tune and are thrown away
     thin: int | None = tree.host(default=None)  # keep every thin-th step; None: 5, adjusted 1
     step_size: float | None = tree.traced(default=None)  # e, in units of weights; None: tuned
     length: float | None = tree.traced(default=None)  # L, in units of weights: where velocity is forgotten; None: tuned
@@ -97,34 +97,28 @@ class MILE(Sampler):
     start: Any = tree.host(default=DeepEnsemble(num_members=8))
 
     def __post_init__(self) -> None:
-        check_counts(self, num_draws=1, num_warmup=0, max_trajectory=1, **({} if self.thin is None else {"thin": 1}))
+        check_counts(self, num_draws=1, num_burn_in=0, max_trajectory=1, **({} if self.thin is None else {"thin": 1}))
         check_positive(self, "step_size", "length")
         check_target_acceptance(self)
-        if self.tunes and self.num_warmup < 100:
+        if self.tunes and self.num_burn_in < 100:
             raise ValueError(
-                f"MILE(num_warmup={self.num_warmup}) leaves too few steps to tune step size and length: give both, "
-                "or num_warmup=2000 (at least 100)."
+                f"MILE(num_burn_in={self.num_burn_in}) leaves too few steps to tune step size and length: give both, "
+                "or num_burn_in=2000 (at least 100)."
             )
 
     @property
     def tunes(self) -> bool:
         return self.step_size is None or self.length is None
 
-    @property
-    def num_chains(self) -> int:  # type: ignore[override]
-        if isinstance(self.start, Method):
-            return self.start.num_chains
-        return getattr(getattr(self.start, "family", None), "num_chains", 4)
-
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
         thin = self.thin or (1 if self.adjusted else 5)
         draws = Phase(self.num_draws * thin, thin=thin, keep=True)
         if not self.tunes:
-            return Phase(self.num_warmup), draws
-        tenth = self.num_warmup // 10
+            return Phase(self.num_burn_in), draws
+        tenth = self.num_burn_in // 10
         looked_at = Phase(tenth, thin=-(-tenth // MAX_KEPT), keep=True, adapt=True)
-        warmup = (Phase(self.num_warmup - 2 * tenth), looked_at, looked_at)
+        warmup = (Phase(self.num_burn_in - 2 * tenth), looked_at, looked_at)
         return (*warmup, Phase(tenth), draws) if self.adjusted else (*warmup, draws)
 
     def check(self, model: Model, params: Params, data: Dataset) -> None:
@@ -195,9 +189,19 @@ def _step(
         params=unravel(kept.position), velocity=velocity, gradient=kept.gradient, log_likelihood=kept.log_likelihood
     )
     log_likelihood, log_prior = weighted_sum(new.log_likelihood, batch.weight), model.log_prior(new.params)
-    facts = (acceptance, accepted, diverged, step_size, 2 * num_steps, log_likelihood, log_prior, change, state.length)
-    info = MILEInfo(model.temper(log_likelihood, log_prior), *(jnp.asarray(fact, float) for fact in facts))
-    return _tune(method, new, change, diverged, acceptance, flat.size, clock), info
+    info = MILEInfo(
+        log_joint=model.temper(log_likelihood, log_prior),
+        acceptance=acceptance,
+        accepted=accepted,
+        diverged=diverged,
+        step_size=step_size,
+        num_gradients=2 * num_steps,
+        log_likelihood=log_likelihood,
+        log_prior=log_prior,
+        energy_change=change,
+        length=state.length,
+    )
+    return _tune(method, new, change, diverged, acceptance, flat.size, clock), tree.as_floats(info)
 
 
 def _settings(method: MILE, state: MILEState, adjusting: Array, clock: Clock) -> tuple[Array, Array]:
@@ -207,10 +211,7 @@ def _settings(method: MILE, state: MILEState, adjusting: Array, clock: Clock) ->
         return step_size, num_steps
     if state.dual is not None:
         step_size = jnp.where(adjusting, adaptation.current(state.dual, clock.phase == 3), step_size)
-    # As in HMC: a Weyl sequence of the step's number, so that members of like settings run side by side.
-    uniform = (clock.step.astype(jnp.uint32) * jnp.uint32(hmc.WEYL)).astype(float) / 2.0**32
-    quotient = jnp.ceil(state.length * (1 + JITTER * (2 * uniform - 1)) / step_size)
-    along = jnp.clip(jnp.minimum(quotient, 2.0**30).astype(int), 1, method.max_trajectory)
+    along = hmc.jittered_steps(state.length, JITTER, step_size, method.max_trajectory, clock)
     return step_size, jnp.where(adjusting, along, num_steps)
 
 
@@ -304,26 +305,13 @@ def _adapt(method: MILE, state: MILEState, draws: Params, clock: Clock) -> MILES
     if method.length is None:
         spread = jnp.sqrt(jnp.sum(jnp.var(flat, axis=0)))
         judged = flat[:, :: -(-flat.shape[1] // MAX_JUDGED)]
-        forgotten = 0.4 * state.step_size * jnp.mean(clock.num_steps / jax.vmap(effective_draws, 1)(judged))
+        forgotten = 0.4 * state.step_size * jnp.mean(clock.num_steps / effective_draws(judged[None], jnp))
         length = jnp.where(clock.phase == 1, spread, forgotten).astype(float)
         # A chain that has not moved knows no length.
-        state = state._replace(length=jnp.where(jnp.isfinite(length) & (length > 0), length, state.length))
+        state = state._replace(length=jnp.where(jnp.isfinite(length) & (spread > 0), length, state.length))
     if state.dual is not None:
         state = state._replace(dual=adaptation.begin(state.step_size, hmc.BOLDNESS))
     return state
-
-
-def effective_draws(values: Array) -> Array:
-    """Effective sample size of one chain [D]: Geyer's initial positive and monotone sequence."""
-    count = values.shape[0]
-    centred = values - values.mean()
-    spectrum = jnp.fft.rfft(centred, 2 * count)
-    covariance = jnp.fft.irfft(jnp.square(jnp.abs(spectrum)), 2 * count)[:count] / count
-    correlation = covariance / jnp.where(covariance[0] > 0, covariance[0], jnp.nan)
-    pairs = correlation[: count // 2 * 2].reshape(-1, 2).sum(1)
-    positive = jnp.cumprod(pairs > 0)
-    monotone = jax.lax.cummin(pairs) * positive
-    return count / jnp.maximum(2 * jnp.sum(monotone) - 1, 1 / count)
 
 
 def _unit(vector: Array) -> Array:

@@ -64,7 +64,6 @@ class NUTSInfo(NamedTuple):
     log_likelihood: Array  # untempered sum over rows
     log_prior: Array
     energy: Array  # H of the state after the step, with the momentum that led to it
-    num_leapfrog: Array
 
 
 @tree.record
@@ -72,7 +71,7 @@ class NUTS(Hamiltonian):
     """HMC that chooses the length of each trajectory and adapts a diagonal mass matrix in warm-up."""
 
     num_draws: int = tree.host(default=1_000)  # kept, a chain
-    num_warmup: int = tree.host(default=1_000)  # steps that adapt and are thrown away
+    num_burn_in: int = tree.host(default=1_000)  # steps that adapt and are thrown away
     target_acceptance: float = tree.traced(default=0.8)
     step_size: float | None = tree.traced(default=None)  # in units of sqrt(M^-1); None: adapted in warm-up
     thin: int = tree.host(default=1)  # keep every thin-th step
@@ -80,14 +79,14 @@ class NUTS(Hamiltonian):
     max_depth: int = 10  # a trajectory has at most 2^max_depth - 1 leapfrog steps
 
     def __post_init__(self) -> None:
-        check_counts(self, num_draws=1, num_warmup=0, thin=1, max_depth=1)
+        check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_depth=1)
         check_positive(self, "step_size")
         check_target_acceptance(self)
-        check_adaptation(self, "num_warmup", 500)
+        check_adaptation(self, "num_burn_in", 500)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
-        return Phase(self.num_warmup), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
+        return Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
@@ -120,12 +119,20 @@ def _kernel(method: NUTS, model: Model) -> Kernel:
         log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
         log_joint = model.temper(log_likelihood, log_prior)
         acceptance, diverged, num_leapfrog, kinetic = facts
-        numbers = (log_joint, acceptance, moved, diverged, step_size, num_leapfrog, log_likelihood, log_prior)
-        numbers += (kinetic - log_joint, num_leapfrog)
-        info = NUTSInfo(*(jnp.asarray(number, float) for number in numbers))
+        info = NUTSInfo(
+            log_joint=log_joint,
+            acceptance=acceptance,
+            accepted=moved,
+            diverged=diverged,
+            step_size=step_size,
+            num_gradients=num_leapfrog,
+            log_likelihood=log_likelihood,
+            log_prior=log_prior,
+            energy=kinetic - log_joint,
+        )
         new = state._replace(params=params, gradient=gradient, log_likelihood=rows)
         variance = _prior_variance(model, params)
-        return tree.select(adapting, _adapt(method, new, flat, acceptance, variance, clock), new), info
+        return tree.select(adapting, _adapt(method, new, flat, acceptance, variance, clock), new), tree.as_floats(info)
 
     return Kernel(init, step)
 

@@ -22,25 +22,28 @@ from posterity.priors import Fixed, Flat
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params
 
 
-@tree.record
-class MAP(Descent):
-    """The weights that maximise the tempered joint density."""
+class PointEstimate(Descent):
+    """A descent whose last weights are the posterior's one draw."""
 
     targets_temperature = False
+
+    def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
+        del kept
+        return Result(Samples(jax.tree.map(lambda leaf: leaf[:, None], states.params), fixed), model)
+
+
+@tree.record
+class MAP(PointEstimate):
+    """The weights that maximise the tempered joint density."""
 
     def kernel(self, model: Model) -> Kernel:
         return _map_kernel(self, model)
 
-    def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
-        del kept
-        return Result(_one_draw(states, fixed), model)
-
 
 @tree.record
-class MLE(Descent):
+class MLE(PointEstimate):
     """The weights that maximise the likelihood: MAP under a flat prior."""
 
-    targets_temperature = False
     uses_prior = False
 
     def kernel(self, model: Model) -> Kernel:
@@ -48,19 +51,13 @@ class MLE(Descent):
         flat = tuple(d if isinstance(d, Fixed) else Flat() for d in full.distributions)
         return _map_kernel(self, tree.replace(model, prior=tree.replace(full, distributions=flat)))
 
-    def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
-        del kept
-        return Result(_one_draw(states, fixed), model)
-
 
 @tree.record
-class DeepEnsemble(Descent):
+class DeepEnsemble(PointEstimate):
     """MAP from several starts in one program; `anchored` members are drawn to a sample of the prior each."""
 
     num_members: int = 5
     anchored: bool = False
-
-    targets_temperature = False
 
     @property
     def num_chains(self) -> int:  # type: ignore[override]
@@ -68,10 +65,6 @@ class DeepEnsemble(Descent):
 
     def kernel(self, model: Model) -> Kernel:
         return _map_kernel(self, model, self.anchored)
-
-    def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
-        del kept
-        return Result(_one_draw(states, fixed), model)
 
 
 def _map_kernel(method: Descent, model: Model, anchored: bool = False) -> Kernel:
@@ -93,7 +86,3 @@ def _map_kernel(method: Descent, model: Model, anchored: bool = False) -> Kernel
         return mean_negative_log_likelihood(model, state.params, batch)
 
     return descend(method, loss, validate, prepare)
-
-
-def _one_draw(states: DescentState, fixed: Params) -> Samples:
-    return Samples(jax.tree.map(lambda leaf: leaf[:, None], states.params), fixed)

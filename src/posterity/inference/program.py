@@ -21,6 +21,8 @@ from posterity.data.batches import batch_width, clock, num_batches, pick_rows, t
 from posterity.data.dataset import Dataset
 from posterity.devices import compiler_options, place
 from posterity.inference.early_stopping import stop_early
+from posterity.inference.method import Method
+from posterity.model import Model
 from posterity.types import Array, Batch, Kernel, Key, Params, Phase
 
 
@@ -58,6 +60,26 @@ class Extra(NamedTuple):
     patience: Any = 1
 
 
+class Shared(NamedTuple):
+    """What all chains of a phase have in common."""
+
+    method: Method
+    model: Model
+    data: Batch
+    extra: Extra
+
+
+class Span(NamedTuple):
+    """Which records a segment runs, and where in the plan; traced, so that no cut compiles anything."""
+
+    first_record: Any
+    last_record: Any  # the one after the last
+    thin: Any  # steps of a record
+    num_steps: Any  # of the phase
+    offset: Any  # steps of the phases before
+    phase: Any
+
+
 def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params, in_turn: bool) -> Layout:
     """The program a phase needs: its batches, and as many records as kept draws leave room for."""
     capacity = SEGMENT_RECORDS
@@ -87,17 +109,17 @@ def pad_chains(chains: Any, num_devices: int) -> Any:
     return chains if padded == num_chains else tree.take_rows(chains, np.minimum(np.arange(padded), num_chains - 1))
 
 
-def _kernel(method: Any, model: Any, fixed: Params, extra: Extra) -> Kernel:
-    kernel = method.kernel(model.bind(fixed))
+def _kernel(shared: Shared, fixed: Params) -> Kernel:
+    kernel, extra = shared.method.kernel(shared.model.bind(fixed)), shared.extra
     if extra.validation is None:
         return kernel
     return stop_early(kernel, extra.validation, extra.every, extra.patience)
 
 
-def _over_chains(layout: Layout, function: Any, shared: Any, chains: Any) -> Any:
+def _over_chains(layout: Layout, function: Any, shared: Shared, chains: Any) -> Any:
     """function(shared, chain) for each chain, on the chain's device."""
 
-    def on_device(shared: Any, chains: Any) -> Any:
+    def on_device(shared: Shared, chains: Any) -> Any:
         one = partial(function, shared)
         return jax.lax.map(one, chains) if layout.in_turn else jax.vmap(one)(chains)
 
@@ -124,32 +146,28 @@ def _take(layout: Layout, key: Key, data: Batch, step: Array, shuffle: bool) -> 
 
 
 @partial(jax.jit, static_argnames="layout")
-def begin(
-    layout: Layout, method: Any, model: Any, data: Batch, extra: Extra, keys: Key, params: Params, fixed: Params
-) -> Chains:
+def begin(layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Params) -> Chains:
     """The first state of each chain."""
 
-    def one(shared: Any, chain: Any) -> Chains:
-        method, model, data, extra = shared
+    def one(shared: Shared, chain: Any) -> Chains:
         key, params, fixed = chain
         key_init, key_run = jax.random.split(key)
         zero = jnp.zeros((), int)
-        batch = _take(layout, key_run, data, zero, layout.shuffle)
+        batch = _take(layout, key_run, shared.data, zero, layout.shuffle)
         now = clock(zero, jnp.ones((), int), zero, layout.batches, layout.num_rows)
-        state = _kernel(method, model, fixed, extra).init(key_init, params, batch, now)
+        state = _kernel(shared, fixed).init(key_init, params, batch, now)
         return Chains(key_run, state, fixed, jnp.full((), -1, int))
 
-    return _over_chains(layout, one, (method, model, data, extra), (keys, params, fixed))
+    return _over_chains(layout, one, shared, (keys, params, fixed))
 
 
-def advance(
-    layout: Layout, method: Any, model: Any, data: Batch, extra: Extra, chains: Chains, span: Any
-) -> tuple[Chains, Any, Any]:
-    """Run records span[0] .. span[1] of span[2] steps each, in phase span[5] of span[3] steps that begins at span[4].
+def advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tuple[Chains, Any, Any]:
+    """Run the records of a span.
 
     Returns the chains, the mean Info of each record [C, R], and the kept parameters [C, R, ...] (None if not kept).
     """
-    return compiled_advance(layout.in_turn)(layout, method, model, data, extra, chains, span)
+    traced = Span(*(np.asarray(number) for number in span))
+    return compiled_advance(layout.in_turn)(layout, shared, chains, traced)
 
 
 @cache
@@ -159,24 +177,21 @@ def compiled_advance(convolves: bool) -> Any:
     return jax.jit(_advance, static_argnames="layout", donate_argnames="chains", compiler_options=options)
 
 
-def _advance(
-    layout: Layout, method: Any, model: Any, data: Batch, extra: Extra, chains: Chains, span: Array
-) -> tuple[Chains, Any, Any]:
+def _advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tuple[Chains, Any, Any]:
     first_record, last_record, thin, num_steps, offset, phase = span
 
-    def one(shared: Any, chain: Chains) -> tuple[Chains, Any, Any]:
-        method, model, data, extra = shared
-        kernel = _kernel(method, model, chain.fixed, extra)
+    def one(shared: Shared, chain: Chains) -> tuple[Chains, Any, Any]:
+        kernel = _kernel(shared, chain.fixed)
         key_steps, key_shuffle, _ = jax.random.split(chain.key, 3)
         key_shuffle = jax.random.fold_in(key_shuffle, phase)  # or every phase would begin with the same batches
 
         def step(index: Array, carry: Any) -> Any:
             state, failed_at, info_sum = carry
             now = clock(index, num_steps, phase, layout.batches, layout.num_rows)
-            batch = _take(layout, key_shuffle, data, index, layout.shuffle)
+            batch = _take(layout, key_shuffle, shared.data, index, layout.shuffle)
             # fold_in: the key of a step depends on its number alone, so a resumed run repeats exactly.
             state, info = kernel.step(jax.random.fold_in(key_steps, offset + index), state, batch, now)
-            failed_at = jnp.where((failed_at < 0) & ~_all_finite(info), offset + index, failed_at)
+            failed_at = jnp.where((failed_at < 0) & ~tree.all_finite(info), offset + index, failed_at)
             info_sum = jax.tree.map(lambda total, value: total + value, info_sum, info)
             return state, failed_at, info_sum
 
@@ -196,29 +211,28 @@ def _advance(
         def _kept(state: Any) -> Any:
             return state.params if layout.keep else None
 
-        infos, draws = _buffers(kernel, layout, data, chain, _kept)
+        infos, draws = _buffers(kernel, layout, shared.data, chain, _kept)
         carry = (chain.state, chain.failed_at, infos, draws)
         state, failed_at, infos, draws = jax.lax.fori_loop(first_record, last_record, record, carry)
         return Chains(chain.key, state, chain.fixed, failed_at), infos, draws
 
-    return _over_chains(layout, one, (method, model, data, extra), chains)
+    return _over_chains(layout, one, shared, chains)
 
 
 @partial(jax.jit, static_argnames="layout", donate_argnames="chains")
-def adapt(layout: Layout, method: Any, model: Any, chains: Chains, draws: Params, span: Array) -> Chains:
+def adapt(layout: Layout, shared: Shared, chains: Chains, draws: Params, phase: Array, num_steps: Array) -> Chains:
     """Where a phase ends: let each chain look at what the phase kept and change its settings."""
-    phase, num_steps = span
 
-    def one(shared: Any, chain_and_draws: tuple[Chains, Params]) -> Chains:
-        method, model = shared
+    def one(shared: Shared, chain_and_draws: tuple[Chains, Params]) -> Chains:
         chain, kept = chain_and_draws
         now = clock(num_steps, num_steps, phase, layout.batches, layout.num_rows)
-        adapt_state = method.kernel(model.bind(chain.fixed)).adapt
+        adapt_state = shared.method.kernel(shared.model.bind(chain.fixed)).adapt
+        assert adapt_state is not None  # a phase that adapts belongs to a method that can
         # The steps use two halves of this split; the third part is fresh, and the phase makes it the phase's own.
         key = jax.random.fold_in(jax.random.split(chain.key, 3)[2], phase)
         return chain._replace(state=adapt_state(key, chain.state, kept, now))
 
-    return _over_chains(layout, one, (method, model), (chains, draws))
+    return _over_chains(layout, one, shared, (chains, draws))
 
 
 def _buffers(kernel: Kernel, layout: Layout, data: Batch, chain: Chains, kept: Any) -> tuple[Any, Any]:
@@ -230,10 +244,6 @@ def _buffers(kernel: Kernel, layout: Layout, data: Batch, chain: Chains, kept: A
     infos = jax.tree.map(lambda leaf: jnp.zeros((layout.capacity,), jnp.result_type(leaf.dtype, float)), info)
     draws = jax.tree.map(lambda leaf: jnp.zeros((layout.capacity, *leaf.shape), leaf.dtype), kept(chain.state))
     return infos, draws
-
-
-def _all_finite(info: Any) -> Array:
-    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(info)]))
 
 
 @partial(jax.jit, donate_argnames=("old", "fresh"))

@@ -53,8 +53,6 @@ class LangevinState(NamedTuple):
 class LangevinInfo(NamedTuple):
     log_joint: Array  # tempered, scaled to all rows from the step's batch, before the step
     learning_rate: Array
-    update_norm: Array  # Euclidean length of the step
-    num_gradients: Array  # of one batch
 
 
 @tree.record
@@ -217,10 +215,8 @@ def _move(
     momentum = None
     if state.momentum is not None:
         momentum = kicks = jax.tree.map(lambda m, kick: jnp.asarray(beta, m.dtype) * m + kick, state.momentum, kicks)
-    update = jax.tree.map(jnp.multiply, widths, kicks)
-    params = jax.tree.map(jnp.add, state.params, update)
-    norm = jnp.sqrt(tree.total(jax.tree.map(jnp.square, update)))
-    info = LangevinInfo(*(jnp.asarray(fact, float) for fact in (log_joint, rate, norm, 1.0)))
+    params = jax.tree.map(lambda w, r, kick: w + r * kick, state.params, widths, kicks)
+    info = tree.as_floats(LangevinInfo(log_joint=log_joint, learning_rate=rate))
     return LangevinState(params, momentum, square, state.num_steps + 1), info
 
 

@@ -10,6 +10,7 @@ import numpy as np
 from posterity import plots
 from posterity.comparison import Entry
 from posterity.diagnosis import Diagnosis
+from posterity.inference.sampler import Sampler
 from posterity.plots.predictions import some_rows
 from posterity.plots.style import name_axes
 from posterity.report.page import Page
@@ -18,7 +19,6 @@ from posterity.report.subject import GRID_SIDE, NUM_BINS, Subject
 MAX_DIAGNOSED, MAX_MOVED = 200, 200  # rows
 MIN_HALVED = 40  # test rows, where half of them must serve to know strange rows by
 LEVELS = (0.05, 0.1, 0.2, 0.5)  # of false alarms; few held-out rows cannot tell the smaller ones
-MARKOV_CHAINS = {"hmc", "nuts", "sgld", "sghmc", "cyclical", "mile"}
 
 
 def predictions(page: Page, subject: Subject) -> None:
@@ -211,7 +211,9 @@ def novelty(page: Page, subject: Subject) -> None:
 
 def samplers(page: Page, subject: Subject) -> None:
     """Traces and R-hat of methods that are Markov chains."""
-    chosen = [entry for entry in subject.entries if entry.name in MARKOV_CHAINS and entry.posterior.trace]
+    chosen = [
+        entry for entry in subject.entries if isinstance(entry.posterior.method, Sampler) and entry.posterior.trace
+    ]
     if not chosen:
         return
     page.section("Have the samplers arrived?")

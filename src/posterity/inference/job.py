@@ -1,0 +1,74 @@
+"""What a run is asked for, and what it has gathered so far."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from posterity.data.dataset import Dataset
+from posterity.inference.method import Method
+from posterity.inference.progress import ProgressBar
+from posterity.model import Model
+from posterity.types import Params, Phase
+
+if TYPE_CHECKING:
+    from posterity.inference.checkpoint import Checkpoint
+
+
+class Job(NamedTuple):
+    """One run: what is fitted to what. Everything a resumed run needs to know again."""
+
+    model: Model
+    method: Method
+    rows: Dataset
+    validation: Dataset | None
+    calibration: Any  # inputs set aside, or None
+    seed: int
+    num_chains: int
+    mesh: tuple[int, int] | None  # devices for chains and for rows; None: chosen
+    metadata: dict[str, Any]  # of the user's own, plain JSON, kept with the posterior
+
+
+class Place(NamedTuple):
+    """Where in a plan a phase stands."""
+
+    number: int
+    phase: Phase
+    first_record: int
+    offset: int  # steps of the phases before
+
+    @property
+    def num_records(self) -> int:
+        return -(-self.phase.num_steps // self.phase.thin)
+
+    @property
+    def last_step(self) -> int:
+        return self.offset + self.phase.num_steps
+
+
+@dataclass
+class Run:
+    """What a run has gathered so far, and where it shows and keeps it."""
+
+    num_chains: int  # without those that only fill the devices
+    bar: ProgressBar
+    checkpoint: Checkpoint | None = None
+    trace: dict[str, list[np.ndarray]] = field(default_factory=dict)  # [C, R] a segment
+    draws: list[Params] = field(default_factory=list)  # [C, R, ...] a segment; of padded chains too
+    notes: list[str] = field(default_factory=list)
+    num_steps: int = 0  # of the plan, done or skipped
+    num_taken: int = 0  # of these, done: a budget may cut phases short
+    num_gradients: float = 0.0  # of all chains together
+    stop: bool = False
+    interrupted: bool = False
+    stuck: np.ndarray | None = None  # [C] chains that no restart could free
+    cut_short: bool = False  # the budget ended warm-up, so nothing was restarted
+    rewritten: bool = False  # restarts have changed the trace of steps already stored
+
+    def interrupt(self) -> None:
+        self.interrupted = True
+
+    def history(self) -> dict[str, np.ndarray]:
+        return {name: np.concatenate(parts, axis=1) for name, parts in self.trace.items()}
