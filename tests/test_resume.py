@@ -1,141 +1,275 @@
 """A run that is cut off: killed without warning, out of budget, or between its stages; resumed, it is the same run."""
 
+import math
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
-from test_store import MODEL, X, Y, same
+import safetensors.numpy
+from test_store import MODEL, X, Y, rewrite, same
 
-from posterity import HMC, MAP, SGLD, Gaussian, Laplace, Model, Normal, fit, load, mlp, resume
+from posterity import (
+    HMC,
+    MAP,
+    SGLD,
+    DeepEnsemble,
+    Gaussian,
+    Laplace,
+    Model,
+    Normal,
+    fit,
+    from_function,
+    load,
+    mlp,
+    resume,
+    tree,
+)
+from posterity.data.dataset import dataset
+from posterity.inference.checkpoint import Checkpoint
+from posterity.inference.job import Job
 from posterity.store import StoreError
 
 RUN = """
 import sys
+from pathlib import Path
 sys.path.insert(0, {tests!r})
 import conftest
-from test_resume import MODEL, METHOD, X, Y
+import jax
+jax.config.update("jax_compilation_cache_dir", {programs!r})  # so that most of the time is spent in the run
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+jax.config.update("jax_persistent_cache_min_entry_size_bytes", -1)
+from test_resume import METHODS, SIMPLE, X, Y
 from posterity import fit, resume
-from posterity.inference import checkpoint
+from posterity.inference import checkpoint, run
 checkpoint.SAVE_SECONDS = 0.0
-from posterity.inference import run
 run.SEGMENT_SECONDS = 0.02
-folder = sys.argv[1]
-import os
-if os.path.exists(os.path.join(folder, "manifest.json")):
+folder = Path({folder!r})
+if (folder / "manifest.json").exists():
     resume(folder, progress=False)
 else:
-    fit(MODEL, METHOD, (X, Y), store=folder, progress=False)
-print("finished")
+    fit(SIMPLE, METHODS[{name!r}], (X, Y), store=folder, progress=False)
 """
-METHOD = HMC(
-    num_draws=400, num_burn_in=100, step_size=0.02, trajectory_length=0.4, start=MAP(num_steps=300, batch_size=8)
-)
+SIMPLE = Model(mlp((4,)), Gaussian(0.7), Normal(0.0, 1.0))
+METHODS = {
+    "sgld": SGLD(num_draws=1500, num_burn_in=300, batch_size=8),
+    "hmc": HMC(
+        num_draws=400, num_burn_in=100, step_size=0.02, trajectory_length=0.4, start=MAP(num_steps=300, batch_size=8)
+    ),
+}
 
 
-def run_and_kill(folder, seconds):
-    """Run or resume in another process; kill it without warning after some seconds of work. True if it finished."""
-    code = RUN.format(tests=os.path.dirname(__file__))
-    began = time.monotonic()
-    with subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.PIPE, text=True) as process:
-        while process.poll() is None:
-            begun_writing = (folder / "manifest.json").exists()
-            if seconds is not None and begun_writing and time.monotonic() - began > seconds:
-                process.send_signal(signal.SIGKILL)
-            time.sleep(0.05)
-        return "finished" in process.communicate()[0]
+def stamps(folder):
+    """When the manifests of a run and of its first stage were written."""
+    paths = folder / "manifest.json", folder / "start" / "manifest.json"
+    return [path.stat().st_mtime_ns for path in paths if path.exists()]
 
 
-def kill_many(folder, kills, seed):
-    rng = np.random.default_rng(seed)
-    finished, count = False, 0
-    while not finished and count < kills:
-        finished = run_and_kill(folder, float(rng.uniform(6, 16)))
-        count += not finished
-    while not finished:
-        finished = run_and_kill(folder, None)
-    return count
+def run_and_kill(folder, name, seconds):
+    """Run or resume in another process; kill it without warning so long after its first save. True if it was killed."""
+    code = RUN.format(
+        tests=os.path.dirname(__file__), programs=str(folder.parent / "programs"), folder=str(folder), name=name
+    )
+    before, due = stamps(folder), math.inf
+    with subprocess.Popen([sys.executable, "-c", code]) as process:
+        while process.poll() is None and time.monotonic() < due:
+            if due == math.inf and stamps(folder) != before:
+                due = time.monotonic() + seconds
+            time.sleep(0.01)
+        process.kill()
+    assert process.returncode in (0, -signal.SIGKILL)
+    return process.returncode != 0
 
 
-def check_killed_run(folder, kills):
-    whole = fit(MODEL, METHOD, (X, Y), progress=False)
-    assert kill_many(folder, kills, seed=1) > 0
-    back = load(folder)
-    assert same(back.family, whole.family)
-    assert all(np.array_equal(back.trace[name], whole.trace[name]) for name in whole.trace)
+def check_killed_run(folder, name, kills):
+    """Kill so many times; where a run ends before the next kill it is compared, and another one is begun."""
+    whole = fit(SIMPLE, METHODS[name], (X, Y), progress=False)
+    rng, landed = np.random.default_rng(1), 0
+    for number in range(kills):
+        run, killed = folder / str(number), True
+        while killed:
+            killed = run_and_kill(run, name, float(rng.uniform(0, 1)) if landed < kills else math.inf)
+            landed += killed
+        back = load(run)
+        assert same(back.family, whole.family)
+        assert all(np.array_equal(back.trace[name], whole.trace[name]) for name in whole.trace)
+        if landed == kills:
+            return
+    raise AssertionError(f"only {landed} of {kills} kills came before the end of a run: make the run longer")
 
 
 def test_a_run_killed_three_times_equals_the_uninterrupted_one(tmp_path):
-    check_killed_run(tmp_path / "run", kills=3)
+    check_killed_run(tmp_path, "sgld", kills=3)
 
 
 @pytest.mark.long
 def test_a_run_killed_twenty_times_equals_the_uninterrupted_one(tmp_path):
-    check_killed_run(tmp_path / "run", kills=20)
+    check_killed_run(tmp_path, "hmc", kills=20)
 
 
-def test_a_budgeted_run_is_readable_and_its_data_are_checked(tmp_path, monkeypatch):
-    class StopError(Exception):
-        pass
-
-    from posterity.inference.checkpoint import Checkpoint
-
+def cut_off(folder, model, method, steps, **settings):
+    """Begin a run, and stop it without warning at the first save after so many steps."""
     save = Checkpoint.save
 
     def save_then_stop(self, *arguments):
         save(self, *arguments)
-        if self.progress["num_steps"] > 120:
-            raise StopError
+        if self.writer.folder == folder and self.progress["num_steps"] > steps:
+            raise InterruptedError
 
-    monkeypatch.setattr(Checkpoint, "save", save_then_stop)
-    monkeypatch.setattr("posterity.inference.checkpoint.SAVE_SECONDS", 0.0)
-    monkeypatch.setattr("posterity.inference.run.SEGMENT_SECONDS", 0.01)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoint, "save", save_then_stop)
+        patch.setattr("posterity.inference.checkpoint.SAVE_SECONDS", 0.0)
+        patch.setattr("posterity.inference.run.SEGMENT_SECONDS", 0.01)
+        with pytest.raises(InterruptedError):
+            fit(model, method, (X, Y), store=folder, progress=False, **settings)
+    return folder
+
+
+def test_a_budgeted_run_is_readable_and_its_data_are_checked(tmp_path):
     method = HMC(num_draws=300, num_burn_in=100, step_size=0.02, trajectory_length=0.4)
-    with pytest.raises(StopError):
-        fit(MODEL, method, (X, Y), store=tmp_path / "run")
-    monkeypatch.setattr(Checkpoint, "save", save)
-    part = load(tmp_path / "run")
+    run = cut_off(tmp_path / "run", SIMPLE, method, 120)
+    part = load(run)
     assert 0 < part.family.num_draws < 1200
     assert "unfinished" in part.receipt.notes[0]
     with pytest.raises(StoreError, match="not the rows"):
-        resume(tmp_path / "run", data=(X + 1, Y))
+        resume(run, data=(X + 1, Y))
     with pytest.raises(StoreError, match=r"holds a run already.*resume"):
-        fit(MODEL, method, (X, Y), store=tmp_path / "run")
+        fit(SIMPLE, method, (X, Y), store=run)
     with jax.enable_x64(True), pytest.raises(StoreError, match="float32"):
-        resume(tmp_path / "run")
-    whole = resume(tmp_path / "run", data=(X, Y))
+        resume(run)
+    whole = resume(run, data=(X, Y))
     assert whole.family.num_draws == 1200
     first = jax.tree.leaves(part.family.draws)[0]
     np.testing.assert_array_equal(jax.tree.leaves(whole.family.draws)[0][:, : first.shape[1]], first)
 
 
+def test_the_data_of_a_finished_run_are_checked_too(tmp_path):
+    posterior = fit(MODEL, MAP(num_steps=10), (X, Y), store=tmp_path / "run")
+    assert same(resume(tmp_path / "run", data=(X, Y)).family, posterior.family)
+    with pytest.raises(StoreError, match="not the rows"):
+        resume(tmp_path / "run", data=(X, Y + 1))
+    posterior.save(tmp_path / "saved")
+    with pytest.raises(StoreError, match="cannot be checked: leave out data"):
+        resume(tmp_path / "saved", data=(X, Y))
+
+
 @pytest.mark.parametrize("start", [SGLD(num_draws=20, num_burn_in=20), Laplace(tune="noise", start=MAP(num_steps=50))])
-def test_a_run_cut_in_its_second_stage_goes_on_from_the_first(start, tmp_path, monkeypatch):
-    from posterity.inference.checkpoint import Checkpoint
-
-    save = Checkpoint.save
-
-    def save_then_stop(self, *arguments):
-        save(self, *arguments)
-        if self.writer.folder.name == "run" and self.progress["num_steps"] > 12:
-            raise InterruptedError
-
-    model = Model(mlp((4,)), Gaussian(0.7), Normal(0.0, 1.0))
+def test_a_run_cut_in_its_second_stage_goes_on_from_the_first(start, tmp_path):
     method = HMC(num_draws=20, num_burn_in=10, step_size=0.02, trajectory_length=0.4, start=start)
-    whole = fit(model, method, (X, Y))
-    monkeypatch.setattr(Checkpoint, "save", save_then_stop)
-    monkeypatch.setattr("posterity.inference.checkpoint.SAVE_SECONDS", 0.0)
-    monkeypatch.setattr("posterity.inference.run.SEGMENT_SECONDS", 0.0)
-    with pytest.raises(InterruptedError):
-        fit(model, method, (X, Y), store=tmp_path / "run")
-    monkeypatch.setattr(Checkpoint, "save", save)
-    part = load(tmp_path / "run")
+    whole = fit(SIMPLE, method, (X, Y))
+    run = cut_off(tmp_path / "run", SIMPLE, method, 12)
+    part = load(run)
     assert float(part.model.likelihood.scale) == float(whole.model.likelihood.scale)  # which Laplace tuned
-    assert same(resume(tmp_path / "run").family, whole.family)
+    shutil.move(run / "start", tmp_path / "start")
+    for read in (load, resume):
+        with pytest.raises(StoreError, match="start, the stage this run started from, is missing"):
+            read(run)
+    shutil.move(tmp_path / "start", run / "start")
+    assert same(resume(run).family, whole.family)
+
+
+def begin(folder, model, method):
+    """A store as it is before the first step."""
+    Checkpoint.create(folder, Job(model, method, dataset((X, Y), model.likelihood), None, None, 0, 1, None, {}))
+    return folder
+
+
+def test_a_run_killed_while_it_began_its_first_stage_can_go_on(tmp_path):
+    run = begin(tmp_path / "run", MODEL, MAP(num_steps=10, start=MAP(num_steps=5)))
+    (run / "start").mkdir()
+    (run / "start" / "job.safetensors").write_bytes(b"half of it")  # there is no manifest beside it yet
+    assert resume(run).receipt.num_steps == 10
+
+
+def own_model(network=jnp.tanh, name="w", **settings):
+    def init(key, x):
+        return {name: jnp.zeros((2, 1))}
+
+    made = from_function(init, lambda params, x: network(x @ params[name]))
+    return Model(made, Gaussian(0.3), Normal(0.0, 1.0), **settings)
+
+
+def test_another_network_or_target_is_refused_before_a_run_goes_on(tmp_path):
+    networks = {
+        "other outputs": own_model(jax.nn.relu),
+        r"weights network/v \(2, 1\) where the run began with network/w": own_model(name="v"),
+        "does not take the stored rows: .*dot_general": own_model(lambda x: x @ jnp.ones((3, 1))),
+    }
+    targets = {
+        r"temperature 0.25 with posterior.*temperature 1 with posterior": own_model(temperature=1.0),
+        "posterior tempering.*likelihood tempering": own_model(temperature=0.25, tempering="likelihood"),
+    }
+    right = own_model(temperature=0.25)
+    run = begin(tmp_path / "run", right, MAP(num_steps=10))
+    others = {match: tree.replace(model, temperature=0.25) for match, model in networks.items()} | targets
+    for match, other in others.items():
+        for read in (load, resume):
+            with pytest.raises(StoreError, match=match):
+                read(run, other)
+    assert float(resume(run, right).model.temperature) == 0.25
+    with pytest.raises(StoreError, match=r"temperature 0\.25"):  # of the finished run as well
+        load(run, own_model())
+
+
+@pytest.fixture(scope="module")
+def unfinished(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("resume") / "run"
+    return cut_off(folder, MODEL, DeepEnsemble(num_members=2, num_steps=60, batch_size=16), 20, holdout=0.25)
+
+
+EDITS = {
+    "run": [],
+    "run/seed": "?",
+    "run/num_chains": 0,
+    "run/mesh": [1, 99],
+    "run/metadata": 3,
+    "run/rows": {"missing": "rows"},
+    "run/rows/tuple/1": {"array": "data/weight"},
+    "run/calibration": {"tuple": []},
+    "run/model": {"record": "Samples", "fields": {}},
+    "run/method/fields/num_steps": "?",
+    "run/method/fields/learning_rate": "?",
+    "progress": 5,
+    "progress/num_shards": 10**12,
+    "progress/phase": None,
+    "progress/record": 1e300,
+    "progress/notes": [1],
+    "progress/stuck": [True],
+    "progress/seconds": "?",
+}
+
+
+def put(body, path, value):
+    *above, last = path.split("/")
+    for key in above:
+        body = body[int(key) if isinstance(body, list) else key]
+    body[int(last) if isinstance(body, list) else last] = value
+
+
+@pytest.mark.parametrize("path", EDITS)
+def test_a_run_that_was_edited_is_refused_in_words_before_it_goes_on(path, unfinished, tmp_path):
+    shutil.copytree(unfinished, tmp_path / "run")
+    rewrite(tmp_path / "run", lambda body: put(body, path, EDITS[path]))
+    with pytest.raises(StoreError):
+        resume(tmp_path / "run", progress=False)
+
+
+def test_an_array_of_another_shape_is_refused_in_words(unfinished, tmp_path):
+    for kind in ("trace", "state"):
+        shutil.copytree(unfinished, tmp_path / kind)
+        path = next((tmp_path / kind).glob(f"{kind}-*"))
+        arrays = safetensors.numpy.load_file(path)
+        safetensors.numpy.save_file({name: array[..., None] for name, array in arrays.items()}, path)
+        rewrite(tmp_path / kind, lambda body: None)
+        for read in (load, resume):
+            with pytest.raises(StoreError, match=r"shape|hold together"):
+                read(tmp_path / kind)
 
 
 def test_a_run_that_cannot_begin_leaves_no_store(tmp_path):

@@ -1,17 +1,22 @@
 """Draws on disk: the very predictions of draws in memory, read in pieces, within the memory asked for."""
 
 import dataclasses
+import json
 import os
 import shutil
 import subprocess
 import sys
+from collections import OrderedDict
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from test_store import rewrite
 
-from posterity import HMC, MAP, Categorical, Fixed, Gaussian, Model, Normal, fit, load, mlp, stored
+from posterity import HMC, MAP, Categorical, Fixed, Gaussian, Model, Normal, fit, from_function, load, mlp, stored
+from posterity.data.dataset import Dataset
 from posterity.families import Samples
 from posterity.inference.checkpoint import Checkpoint
 from posterity.store import StoreError
@@ -140,6 +145,40 @@ def test_damage_is_refused_when_loading_and_change_when_reading(pair, tmp_path):
         on_disk.weights(CHAINS * DRAWS)
 
 
+@pytest.mark.parametrize("name", ["posterior", "weights-000000"])
+@pytest.mark.parametrize("length", [2**63 + 5, 2**40, 3, 0])
+def test_a_header_of_another_length_is_refused_in_words(name, length, pair, tmp_path):
+    shutil.copytree(pair[2], tmp_path / "copy")
+    path = tmp_path / "copy" / f"{name}.safetensors"
+    path.write_bytes(length.to_bytes(8, "little") + path.read_bytes()[8:])
+    rewrite(tmp_path / "copy", lambda body: None)
+    with pytest.raises(StoreError, match=f"{name}.safetensors is damaged"):
+        load(tmp_path / "copy")
+
+
+LIES = {
+    "shape": [[10**9, 10**9], [-1, -1], [60], [], "?", [3, 1e300], [0, 20]],
+    "data_offsets": [[0, 10**15], [-8, 0], [8, 4], [0], None, ["0", "4"]],
+    "dtype": ["F99", None, "U8"],
+}
+
+
+@pytest.mark.parametrize("entry", LIES)
+def test_a_header_that_lies_is_refused_in_words(entry, pair, tmp_path):
+    shutil.copytree(pair[2], tmp_path / "copy")
+    path = tmp_path / "copy" / "weights-000001.safetensors"
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    for lie in LIES[entry]:
+        header = json.loads(content[8 : 8 + length])
+        header["0001"][entry] = lie
+        text = json.dumps(header).encode()
+        path.write_bytes(len(text).to_bytes(8, "little") + text + content[8 + length :])
+        rewrite(tmp_path / "copy", lambda body: None)
+        with pytest.raises(StoreError, match=r"weights-000001.safetensors is damaged: its header"):
+            load(tmp_path / "copy")
+
+
 @pytest.mark.long
 def test_a_run_lets_go_of_draws_that_are_on_disk(tmp_path, monkeypatch):
     held, save = [], Checkpoint.save
@@ -168,7 +207,7 @@ class _Job:
 
     def __init__(self, posterior):
         self.model, self.method, self.metadata = posterior.model, posterior.method, {}
-        self.rows, self.validation, self.calibration = (X, Y, np.ones(len(Y))), None, None
+        self.rows, self.validation, self.calibration = Dataset(X, Y, np.ones(len(Y))), None, None
         self.seed, self.num_chains, self.mesh = 0, 2, None
 
 
@@ -186,6 +225,45 @@ def test_stretches_of_a_run_are_joined_and_settled(pair):
     held = settle(family)
     assert isinstance(held, Samples)
     assert same(held.draws, jax.tree.map(lambda leaf: leaf[:2], expected))
+
+
+class Pair(NamedTuple):
+    a: Any
+    b: Any
+
+
+def model_of_two(make, take):
+    """A network of two weights in a tree of the user's choice, for inputs in two parts."""
+    network = from_function(
+        lambda key, x: make(jnp.zeros((1, 1)), jnp.ones((1, 1))),
+        lambda params, x: x[0] @ take(params)[0] + jnp.tanh(x[1]) @ take(params)[1],
+    )
+    return Model(network, Gaussian(0.3), Normal(0.0, 1.0))
+
+
+@pytest.mark.parametrize("where", ["x", "weights"])
+def test_what_a_store_cannot_hold_is_refused_before_a_run(where, tmp_path):
+    parts = X[:, :1], X[:, 1:]
+    model = model_of_two(Pair if where == "weights" else lambda a, b: (a, b), lambda params: params)
+    data = Pair(*parts) if where == "x" else parts, X[:, 0]
+    with pytest.raises(StoreError, match=rf"cannot hold .*{where}.* of type Pair: use arrays in a dict, list or tuple"):
+        fit(model, MAP(num_steps=2), data, store=tmp_path / "run")
+    assert not (tmp_path / "run").exists()
+    posterior = fit(model, MAP(num_steps=2), data)
+    with pytest.raises(StoreError, match="of type Pair"):
+        posterior.save(tmp_path / "saved")
+
+
+def test_lists_and_ordered_dicts_of_weights_come_back(tmp_path):
+    trees = {
+        "list": (lambda a, b: [a, b], lambda params: params),
+        "ordered": (lambda a, b: OrderedDict(z=a, y=b), lambda params: (params["z"], params["y"])),
+    }
+    for name, tree in trees.items():
+        model, parts = model_of_two(*tree), (X[:, :1], X[:, 1:])
+        posterior = fit(model, MAP(num_steps=5), (parts, X[:, 0]))
+        posterior.save(tmp_path / name)
+        np.testing.assert_array_equal(load(tmp_path / name, model).predict(parts).mean, posterior.predict(parts).mean)
 
 
 MEASURE = """

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -14,12 +13,13 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import diagnostics, tree
-from posterity.data.dataset import Dataset, check_inputs, check_like
+from posterity.data.dataset import check_inputs, check_like
 from posterity.diagnosis import Diagnosis
 from posterity.families import Samples
 from posterity.model import Model
 from posterity.outofdistribution import SCORES, Calibration, FeatureDistance, Score, feature_distance
 from posterity.prediction import Prediction
+from posterity.receipt import Receipt
 from posterity.store import MANIFEST, Reader, StoreError, Writer, decode, encode, find_missing, plain_json
 from posterity.stored import HELD_BYTES, StoredSamples, open_draws, settle, write_draws
 from posterity.streaming import DEFAULT_MEMORY, OutputStream
@@ -27,79 +27,6 @@ from posterity.types import Family, Key, Params
 
 DEFAULT_DRAWS = 100
 PROBE_ROWS = 4
-VERSIONS = ("posterity", "jax", "jaxlib", "numpyro", "optax")
-
-
-@dataclass(frozen=True)
-class Receipt:
-    """What was done, to the digit: enough to judge a posterior and to make it again."""
-
-    method: str
-    num_data: int
-    num_weights: int
-    num_chains: int
-    num_steps: int  # of each chain
-    num_gradients: int  # of all chains together
-    step_size: str  # where a sampler has one: the last of each chain
-    seconds: float
-    prior: str
-    likelihood: str
-    temperature: float | str  # the one that was targeted, or "not applicable"
-    tempering: str
-    seed: int
-    devices: str
-    precision: str
-    versions: dict[str, str]
-    notes: tuple[str, ...] = ()
-
-    def __str__(self) -> str:
-        rows = [(f.name.replace("_", " "), getattr(self, f.name)) for f in dataclasses.fields(self)]
-        width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {_plain(value)}" for name, value in rows if value != ())
-
-
-def _plain(value: Any) -> str:
-    if isinstance(value, dict):
-        return ", ".join(f"{k} {v}" for k, v in value.items())
-    if isinstance(value, tuple):
-        return "; ".join(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def make_receipt(
-    model: Model,
-    method: Any,
-    rows: Dataset,
-    seed: int,
-    num_chains: int,
-    num_steps: int,
-    num_gradients: float,
-    seconds: float,
-    notes: list[str],
-    trace: dict[str, np.ndarray],
-) -> Receipt:
-    shapes = jax.eval_shape(model.init, jax.random.key(0), tree.take_rows(rows.x, slice(0, 1)))
-    applies = method.targets_temperature or (method.uses_prior and model.tempering == "likelihood")
-    devices = jax.devices()
-    return Receipt(
-        method=_settings(method),
-        num_data=rows.num_rows,
-        num_weights=tree.size(shapes),
-        num_chains=num_chains,
-        num_steps=num_steps,
-        num_gradients=round(num_gradients),
-        step_size=", ".join(f"{last:.3g}" for last in trace["step_size"][:, -1]) if "step_size" in trace else "none",
-        seconds=seconds,
-        prior=str(model.prior),
-        likelihood=_settings(model.likelihood),
-        temperature=float(model.temperature) if applies else "not applicable",
-        tempering=model.tempering if applies else "not applicable",
-        seed=int(seed),
-        devices=f"{min(num_chains, len(devices))} of {len(devices)} {devices[0].device_kind}",
-        precision="float64" if jax.config.jax_enable_x64 else "float32",  # type: ignore[attr-defined]
-        versions=installed_versions(),
-        notes=tuple(notes),
-    )
 
 
 @dataclass(frozen=True, repr=False)
@@ -203,7 +130,15 @@ class Posterior:
 
     @property
     def _has_closed_form(self) -> bool:
-        return hasattr(self.family, "moments") and self.model.likelihood.has_marginal
+        """Of rows whose target is one number or vector: the pixels of an image are correlated, which it leaves out."""
+        if not (hasattr(self.family, "moments") and self.model.likelihood.has_marginal):
+            return False
+        row = tree.take_rows(self.inputs, slice(0, 1))
+        outputs = jax.eval_shape(lambda params: self.model.outputs(params, row), self._one_weight_vector())
+        return outputs.ndim == 2
+
+    def _one_weight_vector(self) -> Params:
+        return tree.take_rows(self._complete_weights(), 0)
 
     def _choose(self, num_draws: int | None) -> np.ndarray:
         stored = self.family.num_draws
@@ -312,10 +247,17 @@ def _check_outputs(posterior: Posterior, expected: np.ndarray) -> None:
 def stored_model(stored: Any, arrays: dict[str, np.ndarray], given: Model | None) -> Model:
     """The model of a store; a given one brings the network and what else the store could not hold.
 
-    Likelihood and prior are the stored ones where they can be: a run may have tuned them.
+    Likelihood and prior are the stored ones where they can be: a run may have tuned them. The target must be the same,
+    or a run would go on with draws of another one.
     """
     model = decode(stored, arrays)
     if given is not None:
+        kept, passed = ((float(each.temperature), each.tempering) for each in (model, given))
+        if not np.isclose(kept[0], passed[0], atol=0.0) or kept[1] != passed[1]:
+            raise StoreError(
+                f"The store was made at temperature {kept[0]:.6g} with {kept[1]} tempering; the model passed has "
+                f"temperature {passed[0]:.6g} with {passed[1]} tempering. Pass a model with the stored ones."
+            )
         parts = {name: getattr(model, name) for name in ("likelihood", "prior")}
         return tree.replace(given, **{name: part for name, part in parts.items() if not find_missing(part)})
     missing = find_missing(model)
@@ -336,28 +278,8 @@ def prior_predictive(model: Model, x: Any, *, num_draws: int = 100, seed: int = 
     def draw(key: Key) -> Params:
         return model.split(model.sample_prior(key, start))[0]
 
-    draws = jax.tree.map(lambda leaf: leaf[None], jax.vmap(draw)(jax.random.split(key_draws, num_draws)))
-    family = Samples(draws, jax.tree.map(lambda leaf: leaf[None], fixed))
+    draws = jax.vmap(draw)(jax.random.split(key_draws, num_draws))
+    # A chain for each draw: they are independent, and their errors those of independent draws.
+    draws = jax.tree.map(lambda leaf: leaf[:, None], draws)
+    family = Samples(draws, jax.tree.map(lambda leaf: jnp.repeat(leaf[None], num_draws, 0), fixed))
     return Prediction(OutputStream(model, family, key, inputs, np.arange(num_draws), False, DEFAULT_MEMORY))
-
-
-def _settings(value: Any) -> str:
-    shown = [f for f in dataclasses.fields(value) if getattr(value, f.name) != f.default or f.name == "scale"]
-    parts = [f"{f.name}={_short(getattr(value, f.name))}" for f in shown if f.name != "start"]
-    return f"{type(value).__name__}({', '.join(parts)})"
-
-
-def _short(value: Any) -> str:
-    return f"{value:.4g}" if isinstance(value, float) else getattr(value, "__name__", str(value))
-
-
-def installed_versions() -> dict[str, str]:
-    """Of this package and those it computes with."""
-    return {name: _version(name) for name in VERSIONS}
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return "not installed"

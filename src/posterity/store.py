@@ -11,8 +11,8 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import safetensors.numpy
+from safetensors import SafetensorError
 
 from posterity import tree
 from posterity.devices import wait_for_all
@@ -37,6 +38,13 @@ NETWORKS = {cls.__name__: cls for cls in (MLP, LeNet, ResNet, UNet, CNNLSTM)}
 PLAIN = {**NETWORKS, "Flat": Flat, "Fixed": Fixed}
 KINDS = ("array", "dict", "tuple", "record", "mixture", "distribution", "optimizer", "missing")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "nadam", "radam", "adabelief", "lamb", "noisy_sgd")
+PASSED_AGAIN = ("model", "method")  # to `load` or `resume`: the only values of which a store may lack a part
+
+
+DAMAGE = (  # what values come to that were edited, wherever they are used
+    *(LookupError, TypeError, ValueError, AttributeError, AssertionError),
+    *(OverflowError, ZeroDivisionError, RecursionError),
+)
 
 
 class StoreError(ValueError):
@@ -54,18 +62,30 @@ class Writer:
     """Writes arrays and a manifest into a directory; remembers what is whole.
 
     `together`: all processes of a run call it in step; the first one writes, and none goes on before it has.
+    `ours`: the folder lies within a store, so whatever it holds without a manifest was left by a run that was killed.
     """
 
-    def __init__(self, folder: Path, together: bool = False) -> None:
+    def __init__(self, folder: Path, together: bool = False, ours: bool = False) -> None:
         self.folder, self.together = folder, together
         self.files: dict[str, str] = {}  # name -> checksum
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            begins = not (folder / MANIFEST).exists()
+            if begins and not ours:
+                _check_empty(folder)
         except OSError as error:
-            raise StoreError(f"Cannot make the folder {folder}: {error.strerror}. Choose another store.") from error
+            raise StoreError(
+                f"Cannot make the folder {folder} or look into it: {error.strerror}. Choose another store."
+            ) from error
+        self._named = set() if begins else set(_read_manifest(folder)["files"])  # by the manifest on disk
+        if begins and together:
+            wait_for_all("store")  # or a process that is late would find what the first one has written
 
     def arrays(self, name: str, values: dict[str, np.ndarray]) -> None:
-        payload = safetensors.numpy.save({key: np.ascontiguousarray(value) for key, value in values.items()})
+        try:
+            payload = safetensors.numpy.save({key: np.ascontiguousarray(value) for key, value in values.items()})
+        except SafetensorError as error:
+            raise StoreError(f"A store cannot hold an array of {name}: {error}. Use float32 or float64.") from error
         self._write(f"{name}.safetensors", payload)
         self.files[f"{name}.safetensors"] = _digest(payload)
 
@@ -82,9 +102,11 @@ class Writer:
         whole = json.dumps({"checksum": _digest(text.encode()), "body": text}, indent=1)
         self._write(MANIFEST, whole.encode())
         if self._writes:
-            for path in self.folder.glob("*.safetensors"):
-                if path.name not in self.files:
-                    path.unlink()
+            # Only what this store itself has named: a folder may hold files of others.
+            for name in self._named - set(self.files):
+                with suppress(OSError):  # what stays behind costs room, nothing else
+                    (self.folder / name).unlink()
+        self._named = set(self.files)
 
     @property
     def _writes(self) -> bool:
@@ -105,7 +127,8 @@ class Writer:
                 os.fsync(file.fileno())
             os.replace(temporary, final)
         except OSError as error:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):  # on a read-only disk this fails as well, and must not hide why
+                temporary.unlink(missing_ok=True)
             raise StoreError(
                 f"Cannot write {final}: {error.strerror}. What was stored before is whole and readable; make room, or "
                 "choose another folder, then resume."
@@ -134,7 +157,11 @@ class Reader:
         return path
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
-        return safetensors.numpy.load_file(self.path(name))
+        path = self.path(name)
+        try:
+            return safetensors.numpy.load_file(path)
+        except (SafetensorError, LookupError, ValueError, OverflowError) as error:
+            raise StoreError(f"{path} is damaged ({error}); restore it from a copy.") from error
 
     def check_files(self) -> None:
         """Refuse a store of which any file is damaged."""
@@ -142,16 +169,22 @@ class Reader:
             self.path(name.removesuffix(".safetensors"))
 
     @contextmanager
-    def damage_in_words(self) -> Iterator[None]:
-        """What does not fit together, although every checksum is right, is a store that someone has edited."""
+    def damage_in_words(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """What does not fit together, although every checksum is right, is a store that someone has edited.
+
+        `unless`: asked when an error has come up, whether it is none of the store's.
+        """
         try:
             yield
         except StoreError:
             raise
-        except (LookupError, TypeError, ValueError, AttributeError) as error:
+        except DAMAGE as error:
+            if unless():
+                raise
             raise StoreError(
-                f"The store {self.folder} does not hold together ({type(error).__name__}: {error}); it was edited, or "
-                "is from another version. Restore it from a copy."
+                f"The store {self.folder} does not hold together ({type(error).__name__}: {error}); it was edited, is "
+                "from another version, or is not of the model and method passed. Restore it from a copy, or pass those "
+                "it began with."
             ) from error
 
 
@@ -177,15 +210,41 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _names_files(files: Any) -> bool:
-    """Whether this maps names of files, not of places elsewhere, to checksums."""
-    return isinstance(files, dict) and all(Path(name).name == name and isinstance(files[name], str) for name in files)
+    """Whether this maps names of files with arrays, not of places elsewhere, to checksums."""
+    return isinstance(files, dict) and all(
+        Path(name).name == name and name.endswith(".safetensors") and isinstance(files[name], str) for name in files
+    )
+
+
+def _check_empty(folder: Path) -> None:
+    """Refuse to begin a store among files of others. Hidden ones do not count: file managers leave them behind."""
+    found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if found:
+        raise StoreError(
+            f"{folder} is no store, and is not empty: it holds {', '.join(found[:3])}{' ...' if found[3:] else ''}. "
+            f"Choose a new folder, for instance {folder / 'store'}, or empty this one."
+        )
+
+
+def whole_number(values: dict[str, Any], name: str, least: int = 0) -> int:
+    """A count of a manifest, which may have been edited."""
+    number = values[name]
+    if type(number) is not int or number < least:
+        raise StoreError(
+            f"The store gives {name}={number!r}; expected a whole number, at least {least}. It was edited: restore it "
+            "from a copy."
+        )
+    return number
 
 
 # Values to plain JSON and back. Arrays go into a table of their own and leave their name behind.
 
 
 def encode(value: Any, arrays: dict[str, np.ndarray], name: str = "") -> Any:
-    """A value as JSON; its arrays are added to `arrays` under their paths."""
+    """A value as JSON; its arrays are added to `arrays` under their paths.
+
+    `name` is the path of the value. What cannot be held is refused, but for parts of what a user can pass again.
+    """
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, np.generic) or (
@@ -193,14 +252,17 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str = "") -> Any:
     ):
         return np.asarray(value).item()
     if isinstance(value, jax.Array | np.ndarray):
+        while name in arrays:  # keys may hold a slash: {"a/b": ..., "a": {"b": ...}}
+            name += "+"
         arrays[name] = np.asarray(value)
         return {"array": name}
-    if isinstance(value, dict):
+    if isinstance(value, dict) and all(isinstance(key, str | int) for key in value):
         return {"dict": [[key, encode(item, arrays, f"{name}/{key}")] for key, item in value.items()]}
-    if isinstance(value, tuple | list) and not hasattr(value, "_fields"):
+    if isinstance(value, tuple | list) and not _is_named(value):
         return {"tuple": [encode(item, arrays, f"{name}/{i}") for i, item in enumerate(value)]}
     if type(value).__name__ in tree.RECORDS or isinstance(value, tuple(PLAIN.values())):
-        fields = {f.name: encode(getattr(value, f.name), arrays, f"{name}/{f.name}") for f in _stored_fields(value)}
+        parts = {f.name: _plain(getattr(value, f.name), f) for f in _stored_fields(value)}
+        fields = {field: encode(part, arrays, f"{name}/{field}") for field, part in parts.items()}
         return {"record": type(value).__name__, "fields": fields}
     return _encode_named(value, arrays, name)
 
@@ -218,7 +280,12 @@ def _encode_named(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
     for optimizer in OPTIMIZERS:
         if value is getattr(optax, optimizer):
             return {"optimizer": optimizer}
-    return {"missing": f"{name.strip('/') or 'value'}: {type(value).__name__}"}
+    if name.split("/")[0] not in PASSED_AGAIN:
+        raise StoreError(
+            f"A store cannot hold {name.strip('/') or 'the value'} of type {type(value).__name__}: use arrays in a "
+            "dict, list or tuple instead, a dict with texts or whole numbers as keys."
+        )
+    return {"missing": f"{name}: {type(value).__name__}"}
 
 
 def decode(stored: Any, arrays: dict[str, np.ndarray]) -> Any:
@@ -260,8 +327,19 @@ def _decode_record(name: str, fields: dict[str, Any]) -> Any:
     for field in set(fields) - set(known):
         raise StoreError(f"The store gives {name} a field {field!r}, which this version does not have.")
     for field, described in known.items():
-        object.__setattr__(value, field, fields.get(field, None if field == "start" else described.default))
+        given = fields.get(field, None if field == "start" else described.default)
+        named = isinstance(given, tuple) and _is_named(described.default) and not _is_named(given)
+        object.__setattr__(value, field, type(described.default)(*given) if named else given)
     return value
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _plain(value: Any, field: Any) -> Any:
+    """A NamedTuple as the tuple it is, where the default of a record's field says which one to make of it again."""
+    return tuple(value) if _is_named(field.default) and type(value) is type(field.default) else value
 
 
 def find_missing(value: Any) -> list[str]:

@@ -218,19 +218,22 @@ class StoredSamples(WeightFamily):
 def open_draws(paths: Iterable[Path], template: Params) -> Params:
     """The draws in files that `write_draws` or a run made, as StoredArrays in the tree of `template`.
 
-    The checksums of the files must have been found right before.
+    Leaves that are numbers say which array belongs there. The checksums must have been found right before.
     """
-    structure = jax.tree.structure(template)
+    leaves, structure = jax.tree.flatten(template)
     files = [StoredFile.of(path) for path in paths]
     tables = [_places(file) for file in files]
+    if len({shape[0] for table in tables for _, shape, _ in table.values()}) != 1:
+        raise StoreError("The files of draws hold none, or of other numbers of chains; restore them from a copy.")
     arrays = []
-    for number in range(structure.num_leaves):
+    for position, leaf in enumerate(leaves):
+        number = leaf if type(leaf) is int else position
         found = [table.get(f"{number:04d}") for table in tables]
-        shapes = {(shape[0], *shape[2:], dtype) for _, shape, dtype in filter(None, found)}
+        shapes = {(place.shape[2:], place.dtype) for place in found if place is not None}
         if len(shapes) != 1 or None in found or any(len(table) != structure.num_leaves for table in tables):
             raise StoreError("The files of draws do not fit each other or the model; pass the one the run began with.")
         places = list(filter(None, found))
-        pieces = tuple(Piece(file, place[0], place[1][1]) for file, place in zip(files, places, strict=True))
+        pieces = tuple(Piece(file, place.offset, place.shape[1]) for file, place in zip(files, places, strict=True))
         _, shape, dtype = places[0]
         arrays.append(StoredArray(pieces, np.arange(shape[0]), shape[2:], dtype))
     return jax.tree.unflatten(structure, arrays)
@@ -279,13 +282,43 @@ def _between(leaf: Any, first: int, last: int) -> np.ndarray:
     return leaf.between(first, last) if isinstance(leaf, StoredArray) else np.asarray(leaf)[:, first:last]
 
 
-def _places(file: StoredFile) -> dict[str, tuple[int, tuple[int, ...], np.dtype]]:
-    """Offset, shape and type of every array in a safetensors file: a length, a header in JSON, then the numbers."""
-    with file.open() as opened:
-        length = int.from_bytes(opened.read(8), "little")
-        header = json.loads(opened.read(length))
-    header.pop("__metadata__", None)
-    return {
-        name: (8 + length + entry["data_offsets"][0], tuple(entry["shape"]), np.dtype(NUMBERS[entry["dtype"]]))
-        for name, entry in header.items()
-    }
+class _Place(NamedTuple):
+    """Where in a file an array lies."""
+
+    offset: int
+    shape: tuple[int, ...]  # [C, d, ...]
+    dtype: np.dtype
+
+
+def _places(file: StoredFile) -> dict[str, _Place]:
+    """Every array of a safetensors file: a length, a header in JSON, then the numbers.
+
+    A checksum says nothing of what a file holds, so every number in the header is checked before it is used.
+    """
+    try:
+        with file.open() as opened:
+            first = 8 + int.from_bytes(opened.read(8), "little")
+            if first > file.size:
+                raise ValueError(f"a header of {first - 8} bytes")
+            header = json.loads(opened.read(first - 8))
+        header.pop("__metadata__", None)
+        places = {name: _place(entry, first, file.size) for name, entry in header.items()}
+        if len({place.shape[1] for place in places.values()}) > 1:
+            raise ValueError("arrays of other numbers of draws")
+    except StoreError:
+        raise
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
+        raise StoreError(
+            f"{file.path} is damaged: its header does not describe draws ({error}). Restore it from a copy."
+        ) from error
+    return places
+
+
+def _place(entry: Any, first: int, size: int) -> _Place:
+    """An entry of a header whose shape, type and bytes agree; the numbers of the file begin at `first`."""
+    (begin, end), shape, dtype = entry["data_offsets"], tuple(entry["shape"]), np.dtype(NUMBERS[entry["dtype"]])
+    if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
+        raise ValueError(f"shape {shape} at {begin} .. {end}")
+    if len(shape) < 2 or min(shape[:2]) < 1 or first + end > size or end - begin != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"shape {shape} of {dtype} in {end - begin} bytes")
+    return _Place(first + begin, shape, dtype)

@@ -8,6 +8,7 @@ step depends on its number alone.
 from __future__ import annotations
 
 import dataclasses
+import math
 import time
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,12 @@ from jax.sharding import Mesh
 
 from posterity import tree
 from posterity.data.dataset import Dataset
-from posterity.devices import fetch, place
+from posterity.devices import fetch, is_key, place, precision
+from posterity.inference.job import Job, Run
+from posterity.inference.program import Chains
 from posterity.model import Model
-from posterity.posterior import Posterior, posterior_from, posterior_parts
-from posterity.store import MANIFEST, Reader, StoreError, Writer, encode, fingerprint
+from posterity.posterior import PROBE_ROWS, Posterior, posterior_from, posterior_parts
+from posterity.store import MANIFEST, Reader, StoreError, Writer, encode, fingerprint, whole_number
 from posterity.stored import StoredSamples, open_draws
 from posterity.types import Params
 
@@ -39,29 +42,35 @@ class Checkpoint:
         self.seconds = 0.0  # of earlier sessions
         self._begun = self._saved = time.perf_counter()
         self._num_shards = 0
+        self._stage: Checkpoint | None = None
+        self._came_far = False
         self._traced = self._kept = 0  # segments of the run that are on disk
 
     @classmethod
-    def create(cls, folder: Path, job: Any) -> Checkpoint:
+    def create(cls, folder: Path, job: Job, ours: bool = False) -> Checkpoint:
+        """Begin a store; what it could not hold in the end is refused now. `ours`: the folder lies within a store."""
         if (folder / MANIFEST).exists():
             raise StoreError(
                 f"{folder} holds a run already: go on with resume({str(folder)!r}), or choose a new folder."
             )
-        writer = Writer(folder, together=True)
         arrays: dict[str, np.ndarray] = {}
+        weights, outputs = signature(job.model, job.rows.x)
         description = {
             "model": encode(job.model, arrays, "model"),
             "method": encode(job.method, arrays, "method"),
-            "rows": encode(_plain(job.rows), arrays, "rows"),
-            "validation": encode(_plain(job.validation), arrays, "validation"),
-            "calibration": encode(job.calibration, arrays, "calibration"),
+            "rows": _encode_rows(job.rows, arrays, "data"),
+            "validation": _encode_rows(job.validation, arrays, "validation"),
+            "calibration": encode(job.calibration, arrays, "holdout"),
+            "weights": weights,
+            "outputs": encode(outputs, arrays, "outputs"),
             "seed": job.seed,
             "num_chains": job.num_chains,
             "mesh": job.mesh,
             "metadata": job.metadata,
             "fingerprint": fingerprint(tuple(job.rows)),
-            "precision": "float64" if jax.config.jax_enable_x64 else "float32",  # type: ignore[attr-defined]
+            "precision": precision(),
         }
+        writer = Writer(folder, together=True, ours=ours)
         writer.arrays("job", arrays)
         made = cls(writer, description)
         made._write({"progress": None})
@@ -72,16 +81,24 @@ class Checkpoint:
         """Go on writing where a store ends."""
         writer = Writer(reader.folder, together=True)
         writer.files = dict(reader.files)
-        made = cls(writer, reader.body["run"])
-        made.progress, made._reader = reader.body["progress"], reader
-        if made.progress is not None:
-            made.seconds, made._num_shards = made.progress["seconds"], made.progress["num_shards"]
+        with reader.damage_in_words():
+            made = cls(writer, reader.body["run"])
+            made.progress, made._reader = reader.body["progress"], reader
+            if made.progress is not None:
+                _check_progress(made.progress)
+                made.seconds, made._num_shards = made.progress["seconds"], made.progress["num_shards"]
         return made
 
-    def first_stage(self, job: Any) -> Checkpoint:
+    def first_stage(self, job: Job) -> Checkpoint:
         """The store of the method this run starts from, in a folder of its own."""
         folder = self.writer.folder / "start"
-        return Checkpoint.reopen(Reader(folder)) if (folder / MANIFEST).exists() else Checkpoint.create(folder, job)
+        if (folder / MANIFEST).exists():
+            self._stage = Checkpoint.reopen(Reader(folder))
+        elif self.has_state:
+            raise StoreError(f"{folder}, the stage this run started from, is missing: restore it from a copy.")
+        else:
+            self._stage = Checkpoint.create(folder, job, ours=True)
+        return self._stage
 
     def posterior(self, model: Model) -> Posterior | None:
         """What a stage that is over came to."""
@@ -96,10 +113,15 @@ class Checkpoint:
         return self.progress is not None
 
     @property
+    def came_far(self) -> bool:
+        """Whether this session has saved anything: errors after that are the run's own, not those of what it read."""
+        return self._came_far or (self._stage is not None and self._stage.came_far)
+
+    @property
     def is_due(self) -> bool:
         return time.perf_counter() - self._saved > SAVE_SECONDS
 
-    def save(self, run: Any, chains: Any, phase: int, record: int) -> None:
+    def save(self, run: Run, chains: Chains, phase: int, record: int) -> None:
         """Everything since the last save; after this line a kill loses nothing before it.
 
         The run lets go of draws that are on disk: what stands in `run.draws` for them reads them when asked.
@@ -122,7 +144,7 @@ class Checkpoint:
         self.writer.arrays(f"state-{number:06d}", _numbered(fetch(chains)))
         self.writer.drop(f"state-{number - 1:06d}")
         self._traced, self._kept, self._num_shards = _length(run.trace), len(run.draws), number + 1
-        self._saved = time.perf_counter()
+        self._saved, self._came_far = time.perf_counter(), True
         self.progress = {
             "phase": phase,
             "record": record,
@@ -136,25 +158,25 @@ class Checkpoint:
         }
         self._write({"progress": self.progress})
 
-    def restore(self, run: Any, template: Any, mesh: Mesh) -> tuple[Any, int, int]:
+    def restore(self, run: Run, template: Chains, mesh: Mesh) -> tuple[Chains, int, int]:
         """(chains, phase, record) as saved; fills the run with what it had gathered."""
-        reader = self._reader
-        assert self.progress is not None
+        reader, progress = self._reader, self.progress
+        assert progress is not None
         assert reader is not None
-        numbers = range(self.progress["num_shards"])
-        for number in numbers:
-            if f"trace-{number:06d}.safetensors" in reader.files:
-                for name, values in reader.arrays(f"trace-{number:06d}").items():
-                    run.trace.setdefault(name, []).append(values)
-            if f"draws-{number:06d}.safetensors" in reader.files:
-                run.draws.append(_stored_draws(reader.path(f"draws-{number:06d}"), template.state.params))
-        run.num_steps, run.num_taken = self.progress["num_steps"], self.progress["num_taken"]
-        run.num_gradients, run.notes = self.progress["num_gradients"], list(self.progress["notes"])
-        run.stuck = None if self.progress["stuck"] is None else np.array(self.progress["stuck"])
-        self._traced, self._kept = _length(run.trace), len(run.draws)
-        stored = reader.arrays(f"state-{numbers[-1]:06d}")
-        chains = place(_unnumbered(stored, template), mesh, "chain")
-        return chains, self.progress["phase"], self.progress["record"]
+        with reader.damage_in_words():
+            for name in _shards(reader, "trace-"):
+                _add_trace(run, reader.arrays(name))
+            for name in _shards(reader, "draws-"):
+                run.draws.append(_stored_draws(reader.path(name), template.state.params))
+            run.num_steps, run.num_taken = progress["num_steps"], progress["num_taken"]
+            run.num_gradients, run.notes = progress["num_gradients"], list(progress["notes"])
+            run.stuck = None if progress["stuck"] is None else np.array(progress["stuck"])
+            if run.stuck is not None and run.stuck.shape != (run.num_chains,):
+                raise StoreError(f"The store tells of {run.stuck.size} chains where {run.num_chains} belong.")
+            self._traced, self._kept = _length(run.trace), len(run.draws)
+            stored = reader.arrays(f"state-{progress['num_shards'] - 1:06d}")
+            chains = place(_unnumbered(stored, template), mesh, "chain")
+        return chains, progress["phase"], progress["record"]
 
     def finish(self, posterior: Posterior) -> Posterior:
         """Write the posterior beside the run, and return it: draws on disk are then those of the posterior."""
@@ -175,8 +197,58 @@ class Checkpoint:
         self.writer.manifest({"run": self.description, **body})
 
 
-def _plain(rows: Dataset | None) -> Any:
-    return None if rows is None else tuple(rows)
+def signature(model: Model, x: Any) -> tuple[list[str], np.ndarray]:
+    """What a network is known by: names and shapes of its weights, and its outputs at a few rows for certain weights.
+
+    Not for those it begins with: in many networks some of them are zero, and hide what they are multiplied with.
+    """
+    rows = jax.tree.map(jnp.asarray, tree.take_rows(x, slice(0, PROBE_ROWS)))
+    template = jax.eval_shape(model.init, jax.random.key(0), rows)
+    encode(jax.tree.map(lambda _: 0, template), {}, "weights")  # refuses trees of which no store can be made
+    rng = np.random.default_rng(0)
+
+    def numbers(leaf: Any) -> Any:
+        return jnp.asarray(rng.normal(size=leaf.shape) / math.sqrt(math.prod(leaf.shape[:-1]) or 1), leaf.dtype)
+
+    outputs = jax.jit(tree.replace(model, fixed=None).plain_outputs)(jax.tree.map(numbers, template), rows)
+    shapes = [str(leaf.shape) for leaf in jax.tree.leaves(template)]
+    names = [f"{name} {shape}" for name, shape in zip(tree.leaf_names(template), shapes, strict=True)]
+    return names, np.asarray(outputs)
+
+
+def _encode_rows(rows: Dataset | None, arrays: dict[str, np.ndarray], name: str) -> Any:
+    if rows is None:
+        return None
+    return {"tuple": [encode(part, arrays, f"{name}/{field}") for field, part in rows._asdict().items()]}
+
+
+def _check_progress(progress: dict[str, Any]) -> None:
+    """Refuse what was edited before it is computed with."""
+    for name in ("phase", "record", "num_steps", "num_taken"):
+        whole_number(progress, name)
+    whole_number(progress, "num_shards", least=1)
+    for name in ("num_gradients", "seconds"):
+        if not (isinstance(progress[name], int | float) and 0 <= progress[name] < math.inf):
+            raise StoreError(f"The store gives {name}={progress[name]!r}; expected a number, at least 0.")
+    for name, kind in {"notes": str, "stuck": bool}.items():
+        values = progress[name] if name == "notes" or progress[name] is not None else []
+        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
+            raise StoreError(f"The store gives {name}={values!r}; expected a list of {kind.__name__}.")
+
+
+def _shards(reader: Reader, prefix: str) -> list[str]:
+    """The files of that beginning in the order they were written."""
+    names = [name.removesuffix(".safetensors") for name in reader.files if name.startswith(prefix)]
+    return sorted(names, key=lambda name: (len(name), name))
+
+
+def _add_trace(run: Run, stored: dict[str, np.ndarray]) -> None:
+    if run.trace and set(stored) != set(run.trace):
+        raise StoreError(f"The store holds traces of {sorted(stored)} where {sorted(run.trace)} belong.")
+    for name, values in stored.items():
+        if values.ndim != 2 or values.shape[0] != run.num_chains:
+            raise StoreError(f"The store holds a trace {name} of shape {values.shape} for {run.num_chains} chains.")
+        run.trace.setdefault(name, []).append(values)
 
 
 def _length(trace: dict[str, list[np.ndarray]]) -> int:
@@ -212,16 +284,12 @@ def _unnumbered(stored: dict[str, np.ndarray], template: Any) -> Any:
     for i, leaf in enumerate(leaves):
         values = stored[f"{i:04d}"]
         values = values[_spread(len(values), leaf.shape[0])]
-        if jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-            made.append(jax.random.wrap_key_data(jnp.asarray(values)))
-            continue
+        values = jax.random.wrap_key_data(jnp.asarray(values)) if is_key(leaf) else values.astype(leaf.dtype)
         if values.shape[1:] != leaf.shape[1:]:
             raise StoreError(f"The store holds an array of shape {values.shape} where {leaf.shape} belongs.")
-        made.append(values.astype(leaf.dtype))
+        made.append(values)
     return jax.tree.unflatten(structure, made)
 
 
 def _key_data(leaf: Any) -> Any:
-    if isinstance(leaf, jax.Array) and jnp.issubdtype(leaf.dtype, jax.dtypes.prng_key):
-        return jax.random.key_data(leaf)
-    return leaf
+    return jax.random.key_data(leaf) if is_key(leaf) else leaf

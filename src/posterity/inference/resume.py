@@ -6,15 +6,17 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import jax
+import numpy as np
 
-from posterity.data.dataset import Dataset, dataset
-from posterity.inference.checkpoint import Checkpoint
-from posterity.inference.driver import Job, run_job, so_far
+from posterity.data.dataset import Dataset, check_inputs, check_like, dataset
+from posterity.devices import device_mesh, precision
+from posterity.inference.checkpoint import Checkpoint, signature
+from posterity.inference.driver import run_job, so_far
+from posterity.inference.job import Job
 from posterity.inference.method import Method
 from posterity.model import Model
 from posterity.posterior import Posterior, posterior_from, stored_model
-from posterity.store import Reader, StoreError, decode, find_missing, fingerprint
+from posterity.store import Reader, StoreError, decode, find_missing, fingerprint, whole_number
 from posterity.stored import HELD_BYTES, settle
 
 
@@ -33,8 +35,9 @@ def load(path: str | Path, model: Model | None = None, *, memory: int = HELD_BYT
     checkpoint = Checkpoint.reopen(reader)
     if not checkpoint.has_state:
         raise StoreError(f"The run in {path} was cut off before it stored a state: resume({str(path)!r}) begins it.")
-    posterior = so_far(job, checkpoint)
-    return dataclasses.replace(posterior, family=settle(posterior.family, memory))
+    with reader.damage_in_words():
+        posterior = so_far(job, checkpoint)
+        return dataclasses.replace(posterior, family=settle(posterior.family, memory))
 
 
 def resume(
@@ -52,9 +55,14 @@ def resume(
     """
     reader = Reader(path)
     if "posterior" in reader.body:
-        return load(path, model)
+        posterior = load(path, model)
+        if data is not None:
+            _check_data(data, posterior.model, _fingerprint(reader))
+        return posterior
     job = _job(reader, model, method, data)
-    return run_job(job, Checkpoint.reopen(reader), budget, progress)
+    checkpoint = Checkpoint.reopen(reader)
+    with reader.damage_in_words(unless=lambda: checkpoint.came_far):
+        return run_job(job, checkpoint, budget, progress)
 
 
 def _job(reader: Reader, model: Model | None, method: Method | None, data: Any) -> Job:
@@ -62,38 +70,91 @@ def _job(reader: Reader, model: Model | None, method: Method | None, data: Any) 
         raise StoreError(f"{reader.folder} holds neither a run nor a posterior; it is damaged.")
     reader.check_files()  # before anything is compiled
     with reader.damage_in_words():
-        job, expected = _stored_job(reader, model, method)
+        job = _stored_job(reader, model, method)
+    _check_mesh(job)
     if data is not None:
-        _check_data(data, job.model, expected)
+        _check_data(data, job.model, _fingerprint(reader))
     return job
 
 
-def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> tuple[Job, str]:
-    """The job of a store, and the fingerprint of its rows."""
+def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> Job:
     stored, arrays = reader.body["run"], reader.arrays("job")
-    precision = "float64" if jax.config.jax_enable_x64 else "float32"  # type: ignore[attr-defined]
-    if stored["precision"] != precision:
-        raise StoreError(f"The run was made in {stored['precision']}, this process computes in {precision}: change it.")
+    if stored["precision"] != precision():
+        raise StoreError(
+            f"The run was made in {stored['precision']}, this process computes in {precision()}: set "
+            f"jax_enable_x64 to {stored['precision'] == 'float64'} before resuming."
+        )
+    rows = Dataset(*decode(stored["rows"], arrays))
+    if fingerprint(tuple(rows)) != stored["fingerprint"]:
+        raise StoreError(f"The rows in {reader.folder} are not those of the run; restore it from a copy.")
+    passed = model is not None
     model = stored_model(stored["model"], arrays, model)
+    if passed:
+        _check_network(model, rows.x, stored["weights"], decode(stored["outputs"], arrays))
     if method is None:
         method = decode(stored["method"], arrays)
         if missing := find_missing(method):
             raise StoreError(f"The store could not hold {', '.join(missing)}: pass resume(path, method=...) again.")
     if not isinstance(method, Method):
         raise StoreError(f"The store holds {type(method).__name__} where a method belongs; it is damaged.")
-    validation, mesh = decode(stored["validation"], arrays), stored["mesh"]
-    job = Job(
+    validation, calibration, mesh = decode(stored["validation"], arrays), stored["calibration"], stored["mesh"]
+    return Job(
         model,
         method,
-        rows=Dataset(*decode(stored["rows"], arrays)),
+        rows=rows,
         validation=None if validation is None else Dataset(*validation),
-        calibration=decode(stored["calibration"], arrays),
-        seed=stored["seed"],
-        num_chains=stored["num_chains"],
+        calibration=None if calibration is None else _like(decode(calibration, arrays), rows.x),
+        seed=whole_number(stored, "seed"),
+        num_chains=whole_number(stored, "num_chains", least=1),
         mesh=None if mesh is None else tuple(mesh),
-        metadata=stored["metadata"],
+        metadata={**stored["metadata"]},
     )
-    return job, stored["fingerprint"]
+
+
+def _like(inputs: Any, training: Any) -> Any:
+    """Inputs that were set aside: they are used when all is done, which would be late to find them damaged."""
+    checked = check_inputs(inputs)
+    check_like(checked, training)
+    return checked
+
+
+def _check_network(model: Model, x: Any, weights: list[str], outputs: np.ndarray) -> None:
+    """Refuse a network that is not the one a run began with: nothing else would tell."""
+    try:
+        found, given = signature(model, x)
+    except Exception as error:  # a function of the user's own may raise anything
+        raise StoreError(f"The network passed does not take the stored rows: {error}") from error
+    if found != weights:
+        other = [name for name in found if name not in weights] or found
+        lacking = [name for name in weights if name not in found] or weights
+        raise StoreError(
+            f"The network passed has the weights {', '.join(other[:4])} where the run began with "
+            f"{', '.join(lacking[:4])}: pass the network it began with."
+        )
+    if given.shape != outputs.shape or not np.allclose(given, outputs, rtol=1e-3, atol=1e-4, equal_nan=True):
+        raise StoreError(
+            "The network passed gives other outputs than the one the run began with, for the same weights and inputs: "
+            "pass that one."
+        )
+
+
+def _check_mesh(job: Job) -> None:
+    """Another machine may have fewer devices, which is no damage."""
+    try:
+        device_mesh(job.num_chains, shape=job.mesh)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"The run in the store cannot go on with these devices: {error}") from error
+
+
+def _fingerprint(reader: Reader) -> str:
+    """Of the rows of a run."""
+    try:
+        return reader.body["run"]["fingerprint"]
+    except (LookupError, TypeError) as error:
+        raise StoreError(
+            f"{reader.folder} holds a posterior without the run that made it, so its rows cannot be checked: leave out "
+            "data."
+        ) from error
 
 
 def _check_data(data: Any, model: Model, expected: str) -> None:
@@ -101,5 +162,5 @@ def _check_data(data: Any, model: Model, expected: str) -> None:
     if fingerprint(tuple(given)) != expected:
         raise StoreError(
             "These are not the rows the run was fitted to (their fingerprint differs): pass the same arrays, less any "
-            "rows that were held out, or leave data away, since the store holds them."
+            "rows that were held out, or leave out data: the store holds the rows."
         )
