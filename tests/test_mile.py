@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import targets
 
@@ -12,6 +13,9 @@ from posterity.inference import mile
 from posterity.inference.driver import fit
 from posterity.inference.mile import MILE, Point
 from posterity.inference.point import DeepEnsemble
+from posterity.likelihoods import Gaussian
+from posterity.model import Model
+from posterity.networks import from_function
 from posterity.types import Batch, Kernel
 
 TEMPERATURES = (1.0, 0.25, 4.0)
@@ -164,25 +168,51 @@ def relative_variance(draws, expected):
     return batches.mean() - 1, batches.std(ddof=1) / np.sqrt(len(batches))
 
 
+NUM_WEIGHTS, NUM_CHAINS = 200, 256
+
+
+@pytest.mark.long
+def test_unadjusted_error_is_of_second_order():
+    """At h, h/2, h/4: where nothing but the order 2 fits, and the extrapolation to the truth has a small error.
+
+    Two weights show the order badly: errors large enough to measure are of steps three standard deviations long. Of
+    many independent weights, one a row, every draw measures the variance as many times.
+    """
+    network = from_function(lambda key, x: {"w": jnp.zeros(NUM_WEIGHTS)}, lambda params, x: params["w"][:, None])
+    model, y = Model(network, Gaussian(0.5), dist.Normal(0.0, 1.0)), np.linspace(-1, 1, NUM_WEIGHTS)
+    variance = 1 / (1 + 1 / 0.5**2)
+    mean = variance * y / 0.5**2
+    repeat = lambda leaf: jnp.repeat(jnp.asarray(leaf, float)[None], NUM_CHAINS, 0)  # noqa: E731
+    rows = Batch(np.zeros((NUM_WEIGHTS, 1)), y, np.ones(NUM_WEIGHTS))
+    models, batches = jax.tree.map(repeat, (model, rows))
+    estimates = []
+    for seed, step_size in enumerate((6.0, 3.0, 1.5)):
+        key_start, key_run = jax.random.split(jax.random.key(seed))
+        spread = jax.random.normal(key_start, (NUM_CHAINS, NUM_WEIGHTS)) * np.sqrt(variance)
+        start = {"network": {"w": jnp.asarray(mean, float) + spread}}
+        keys = jax.random.split(key_run, NUM_CHAINS)
+        method, counts = MILE(step_size=step_size, length=6.0), {"num_burn_in": 20, "num_draws": 1000, "thin": 2}
+        draws, _ = targets.run(method, models, batches, start, keys, **counts)
+        squares = np.square(np.asarray(draws["network"]["w"]) - mean.astype(np.float32)).mean(-1, dtype=float)
+        chains = squares.mean(1) / variance - 1
+        estimates.append((chains.mean(), chains.std(ddof=1) / np.sqrt(NUM_CHAINS)))
+    print("relative errors of the variance", [f"{value:.5f} +- {error:.5f}" for value, error in estimates])
+    (coarse, noise), (middle, less), (fine, least) = estimates
+    for order, fits in ((1, False), (2, True), (3, False)):
+        gap, error = coarse - 2**order * middle, np.hypot(noise, 2**order * less)
+        assert (abs(gap) < 4 * error) == fits, f"order {order}: {gap} +- {error}"
+    extrapolated, error = (4 * fine - middle) / 3, np.hypot(4 * least, less) / 3
+    assert abs(extrapolated) < 4 * error < abs(coarse) / 4
+
+
 # ----------------------------------------------------------------------------------------------------------- tuning
-
-
-def test_effective_draws():
-    """An autoregression of coefficient r has D (1 - r) / (1 + r) effective draws."""
-    rng = np.random.default_rng(0)
-    for r in (0.0, 0.5, 0.9):
-        values = np.zeros(40_000)
-        for i, kick in enumerate(rng.normal(size=values.size - 1)):
-            values[i + 1] = r * values[i] + kick
-        got = float(mile.effective_draws(jnp.asarray(values)))
-        np.testing.assert_allclose(got / values.size, (1 - r) / (1 + r), rtol=0.15)
 
 
 @pytest.mark.long
 def test_tuning_of_the_adjusted_variant():
     """Through `fit`, from an ensemble: what the phases find, and that the draws are right."""
     start = DeepEnsemble(num_members=4, num_steps=200, learning_rate=0.03)
-    method = MILE(num_draws=2000, num_warmup=1500, adjusted=True, start=start)
+    method = MILE(num_draws=2000, num_burn_in=1500, adjusted=True, start=start)
     assert method.num_chains == 4
     data = targets.linear_gaussian()
     posterior = fit(targets.model(4.0), method, data, progress=False)
@@ -219,7 +249,7 @@ def test_tuning_of_the_adjusted_variant():
 @pytest.mark.long
 def test_tuning_of_the_unadjusted_variant():
     """A step size tuned to energy errors alone leaves a bias, but not a large one."""
-    method = MILE(num_draws=2000, num_warmup=1000, start=None)
+    method = MILE(num_draws=2000, num_burn_in=1000, start=None)
     data = targets.banana()
     posterior = fit(targets.model(), method, data, chains=4, progress=False)
     expected = targets.reference(data, 1.0, "posterior")
@@ -236,7 +266,7 @@ def test_tuning_of_the_unadjusted_variant():
         ({"length": -1.0}, r"length=-1.0\) must be"),
         ({"num_draws": 0}, r"MILE\(num_draws=0\): expected a whole number, at least 1"),
         ({"thin": 0}, "thin=0"),
-        ({"num_warmup": 50}, r"leaves too few steps to tune.*num_warmup=2000"),
+        ({"num_burn_in": 50}, r"leaves too few steps to tune.*num_burn_in=2000"),
         ({"target_acceptance": 1.0}, "must lie between 0 and 1"),
     ],
 )

@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from posterity import MAP, Model, fit, prior_predictive
+from posterity import MAP, Model, Normal, fit, prior_predictive
 from posterity.likelihoods import Gaussian, GaussianLearnedNoise
 from posterity.networks import linear, mlp
 from posterity.priors import Fixed, Flat, prior, scale_mixture
@@ -119,6 +119,42 @@ def test_a_mixture_of_any_family_is_a_prior():
 def test_bad_priors_name_the_remedy(bad, error, message):
     with pytest.raises(error, match=message):
         prior(bad)
+
+
+@pytest.mark.parametrize(
+    ("make", "arguments", "message"),
+    [
+        (dist.Normal, (0.0, 0.0), r"prior of 'b' has zero width; say Fixed\(\)"),
+        (dist.Laplace, (0.0, 0.0), "has zero width"),
+        (dist.Cauchy, (0.0, 0.0), r"prior of 'b', Cauchy, has scale=0.0; .* a width above 0: e.g. Normal\(0, 1\)"),
+        (dist.Normal, (0.0, -1.0), "Normal, has scale=-1.0"),
+        (dist.StudentT, (3.0, 0.0, -1.0), "StudentT, has scale=-1.0"),
+        (dist.Normal, (0.0, np.nan), "has scale=nan"),
+        (dist.Normal, (np.nan, 1.0), "has loc=nan"),
+        (dist.Normal, (0.0, np.inf), r"has scale=inf.*Flat\(\)"),
+        (lambda widths, validate_args: mixture_of(widths), ([1.0, -1.0],), r"Normal, has scale=\[ 1. -1.\]"),
+    ],
+)
+def test_a_width_that_is_none_is_refused_whether_numpyro_looks_or_not(make, arguments, message):
+    """numpyro looks when the distribution is built, so that its own words come first; without, ours do."""
+    if np.inf not in arguments and not isinstance(arguments[0], list):
+        with pytest.raises(ValueError, match=r"distribution got invalid (scale|loc) parameter"):
+            make(*arguments, validate_args=True)
+    built = make(*arguments, validate_args=False)
+    with pytest.raises(ValueError, match=message):
+        prior({"a": dist.Normal(0.0, 1.0), "b": built})
+    with pytest.raises(ValueError, match=message):
+        Model(linear(), Gaussian(0.1), {"a": dist.Normal(0.0, 1.0), "b": built})
+
+
+def mixture_of(widths):
+    parts = dist.Normal(jnp.zeros(2), jnp.array(widths), validate_args=False)
+    return dist.MixtureSameFamily(dist.Categorical(logits=jnp.zeros(2)), parts)
+
+
+def test_what_a_user_sees_of_a_prior_without_width():
+    with pytest.raises(ValueError, match="Normal distribution got invalid scale parameter"):
+        Normal(0.0, 0.0)
 
 
 def test_the_prior_predictive_draws_functions():

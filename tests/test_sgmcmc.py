@@ -272,6 +272,35 @@ def test_cyclical(base, momentum):
         np.testing.assert_allclose(info.learning_rate[:, -1], base.learning_rate / 2 * (1 - np.cos(np.pi / 64)), 1e-3)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize(
+    ("base", "momentum", "cycle_length"), [(SGLD(learning_rate=0.08), 0.0, 16), (SGHMC(learning_rate=0.12), 0.9, 64)]
+)
+def test_cyclical_error_is_of_first_order_and_extrapolates(base, momentum, cycle_length):
+    """At h, h/2, h/4 in cycles 1, 2, 4 times as long, so that each goes as far: the ends of cycles have an error of the
+    variance that halves, for they remember steps before the rate had fallen, and three rates extrapolate to the truth.
+    """
+    case, runs, exact = (0.25, "posterior"), [], []  # where errors are largest
+    mean, covariance = targets.gaussian_moments(GAUSSIAN, *case)
+    for seed, divisor in enumerate((1, 2, 4)):
+        rate, length = base.learning_rate / divisor, cycle_length * divisor
+        method = Cyclical(tree.replace(base, learning_rate=rate), cycle_length=length, exploration=0.25, thin=1)
+        counts = {"num_burn_in": 0, "num_draws": 1003, "thin": length, "num_chains": 256, "seed": seed}
+        ((draws, _),) = targets.run_cases(method, [(targets.model(*case), GAUSSIAN)], **counts)
+        runs.append({name: values[:, 3:] for name, values in draws.items()})
+        law_mean, law_covariance = cyclical_moments(method, momentum, case, num_cycles=3)
+        check_law(runs[-1], law_mean, law_covariance)
+        exact.append(np.diag(law_covariance - covariance))
+    np.testing.assert_allclose(np.log2(np.divide(exact[:2], exact[1:])), 1, atol=0.15)
+    check_extrapolation(runs, mean, np.diag(covariance))
+    estimates, errors = zip(*(moments(draws, mean) for draws in runs), strict=True)
+    biases, errors = np.array(estimates)[:, [2, 4]] - np.diag(covariance), np.array(errors)[:, [2, 4]]
+    print(type(base).__name__, "relative errors of the variance", np.round(biases / np.diag(covariance), 4).tolist())
+    for order, fits in ((0, False), (1, True), (2, False)):
+        gap, error = biases[0] - 2**order * biases[1], np.hypot(errors[0], 2**order * errors[1])
+        assert ((abs(gap) < 4 * error) == fits).all(), f"order {order}: {gap} +- {error}"
+
+
 def test_cyclical_keeps_the_ends_of_cycles():
     base = SGLD(learning_rate=0.02, batch_size=2)
     method = Cyclical(base, num_cycles=3, cycle_length=20, exploration=0.5, draws_per_cycle=2, thin=4)

@@ -138,5 +138,5 @@ def test_the_defaults_are_stored_whole():
     """Nothing in a table's model or method is a function that a store could not hold."""
     for name in METHODS:
         arrays: dict[str, np.ndarray] = {}
-        stored = encode((table_model("regression", scale=2.0), table_method(name, 500)), arrays, "both")
+        stored = encode((table_model("regression", scale=2.0), table_method(name, 500)), arrays, "method")
         assert find_missing(decode(stored, arrays)) == [] or name == "swag", name

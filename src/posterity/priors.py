@@ -6,7 +6,6 @@ patterns to distributions, the first match counting: `{"*bias": Flat(), "layer_0
 
 from __future__ import annotations
 
-import fnmatch
 import functools
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -62,21 +61,21 @@ class Prior:
     def find(self, name: str) -> Any:
         """The distribution of the weight with this path."""
         for pattern, distribution in zip(self.patterns, self.distributions, strict=True):
-            if _matches(name, pattern):
+            if tree.matches(name, pattern):
                 return distribution
         raise ValueError(
             f"The prior has no pattern for the weight {name!r}; it has {', '.join(map(repr, self._shown()))}. "
             "Add '*' as the last pattern to cover all other weights."
         )
 
-    def names(self, name: str) -> bool:
+    def mentions(self, name: str) -> bool:
         """Whether a pattern more particular than '*' speaks of this weight."""
-        return any(pattern != "*" and _matches(name, pattern) for pattern in self.patterns)
+        return any(pattern != "*" and tree.matches(name, pattern) for pattern in self.patterns)
 
-    def idle(self, names: Iterable[str]) -> list[str]:
+    def unused(self, names: Iterable[str]) -> list[str]:
         """Patterns that match none of these weights; '*' may well be left with none."""
         known = list(names)
-        return [p for p in self._shown() if p != "*" and not any(_matches(name, p) for name in known)]
+        return [p for p in self._shown() if p != "*" and not any(tree.matches(name, p) for name in known)]
 
     def factor(self, name: str, shape: tuple[int, ...], fan_in_axis: int) -> Any:
         """What the weight's distribution is stretched by."""
@@ -164,10 +163,6 @@ class Prior:
         return "; ".join(parts) + (", divided by sqrt(fan-in)" if self.fan_in else "") + scale
 
 
-def _matches(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatch(name, pattern) or fnmatch.fnmatch(name, f"network/{pattern}")
-
-
 def prior(distribution: Any, *, fan_in: bool = False) -> Prior:
     """A prior from a distribution, a mapping of patterns to distributions, or a prior."""
     if isinstance(distribution, Prior):
@@ -197,11 +192,26 @@ def _check(pattern: str, value: Any) -> None:
     variance = np.asarray(value.variance)
     if (variance <= 0).any():
         raise ValueError(f"The prior of {pattern!r} has zero width; say Fixed() to hold weights at their start.")
+    mixed = isinstance(value, dist.MixtureSameFamily)
+    for part in (value.mixing_distribution, value.component_distribution) if mixed else (value,):
+        _check_parameters(pattern, part)
     if not isinstance(value.support, type(dist.constraints.real)):
         raise ValueError(
             f"The prior of {pattern!r}, {type(value).__name__}, leaves out some values; a weight may take any, so "
             "choose one on the whole line, e.g. Normal(0, 1) or Laplace(0, 1)."
         )
+
+
+def _check_parameters(pattern: str, value: Any) -> None:
+    """numpyro checks this itself, unless its validation is off; an infinite width it lets pass."""
+    for name, argument in value.get_args().items():
+        constraint = value.arg_constraints[name]
+        allowed = dist.constraints.is_dependent(constraint) or np.all(constraint(argument))
+        if not allowed or not np.isfinite(argument).all():
+            raise ValueError(
+                f"The prior of {pattern!r}, {type(value).__name__}, has {name}={np.asarray(argument)}; every number of "
+                "a prior must be finite and a width above 0: e.g. Normal(0, 1), or Flat() for no preference."
+            )
 
 
 def _log_density(distribution: Any, weight: Array) -> Array:

@@ -40,7 +40,6 @@ KINDS = ("array", "dict", "tuple", "record", "mixture", "distribution", "optimiz
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "nadam", "radam", "adabelief", "lamb", "noisy_sgd")
 PASSED_AGAIN = ("model", "method")  # to `load` or `resume`: the only values of which a store may lack a part
 
-
 DAMAGE = (  # what values come to that were edited, wherever they are used
     *(LookupError, TypeError, ValueError, AttributeError, AssertionError),
     *(OverflowError, ZeroDivisionError, RecursionError),

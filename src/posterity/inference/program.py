@@ -246,7 +246,7 @@ def _buffers(kernel: Kernel, layout: Layout, data: Batch, chain: Chains, kept: A
     return infos, draws
 
 
-@partial(jax.jit, donate_argnames=("old", "fresh"))
+@partial(jax.jit, donate_argnames="old")
 def replace_chains(which: Array, old: Chains, fresh: Chains) -> Chains:
     """The fresh chains where `which` says so, the old ones elsewhere."""
 

@@ -6,12 +6,16 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import numpy as np
 
+from posterity.devices import fetch
+from posterity.inference.job import Place, Run
 from posterity.inference.method import Method
-from posterity.inference.program import Chains, begin, replace_chains
-from posterity.inference.progress import ProgressBar
-from posterity.inference.run import Place, Run, run_phase
+from posterity.inference.program import Chains, Layout, Shared, begin, replace_chains
+from posterity.inference.run import run_phase
+from posterity.inference.step_size import MIN_RECORDS, rounded_away
+from posterity.types import Params
 
 MAX_RESTARTS = 2
 
@@ -21,14 +25,7 @@ class StuckError(RuntimeError):
 
 
 def restart_stuck(
-    run: Run,
-    method: Method,
-    shared: Any,
-    place: Place,
-    chains: Chains,
-    num_chains: int,
-    starts: Callable[[int], Any],
-    bar: ProgressBar,
+    run: Run, layout: Layout, shared: Shared, place: Place, chains: Chains, starts: Callable[[int], Any]
 ) -> Chains:
     """Start stuck chains again from `starts(attempt)`, at most MAX_RESTARTS times.
 
@@ -36,26 +33,37 @@ def restart_stuck(
     """
     if run.stuck is not None or not place.phase.num_steps:
         return chains  # a resumed run has been here before
-    stuck = method.stuck(run.history())
+    stuck = _stuck(run, shared, chains)
     cut_short = run.num_steps < place.last_step  # by the budget: no time to start again
     for attempt in range(1, 1 if cut_short else MAX_RESTARTS + 1):
         if stuck is None or not stuck.any():
             return chains
-        again = Run(num_steps=run.num_steps)
-        fresh = begin(*shared, *starts(attempt))
-        fresh = run_phase(again, shared, place._replace(first_record=0), fresh, num_chains, None, bar, None)
+        again = Run(run.num_chains, run.bar, num_steps=run.num_steps)
+        fresh = begin(layout, shared, *starts(attempt))
+        fresh = run_phase(again, layout, shared, place._replace(first_record=0), fresh, None)
         filled = np.zeros(chains.failed_at.shape, bool)  # chains that only fill the devices stay as they are
-        filled[:num_chains] = stuck
+        filled[: run.num_chains] = stuck
         chains = replace_chains(filled, chains, fresh)
         pairs = {name: (values, again.history()[name]) for name, values in run.history().items()}
         run.num_gradients += again.num_gradients
         run.trace = {name: [np.where(stuck[:, None], new, old)] for name, (old, new) in pairs.items()}
         names = ", ".join(map(str, np.flatnonzero(stuck)))
         run.notes.append(f"chain {names} was stuck in warm-up and started afresh (attempt {attempt})")
-        stuck = method.stuck(run.history())
+        stuck = _stuck(run, shared, chains)
         run.rewritten = True
     run.stuck, run.cut_short = stuck, cut_short
     return chains
+
+
+def _stuck(run: Run, shared: Shared, chains: Chains) -> np.ndarray | None:
+    """Which chains [C] the method finds stuck on their trace, and those whose weights are too large for their steps."""
+    stuck = shared.method.stuck(run.history())
+    if stuck is None:
+        return None
+    params, mass = fetch((chains.state.params, getattr(chains.state, "inverse_mass", None)))
+    weights = np.concatenate([leaf.reshape(len(leaf), -1) for leaf in jax.tree.leaves(params)], axis=1)
+    widths = 1.0 if mass is None else np.sqrt(mass[: run.num_chains])
+    return stuck | rounded_away(run.history(), weights[: run.num_chains], widths)
 
 
 def leave_out_stuck(run: Run) -> None:
@@ -76,3 +84,23 @@ def leave_out_stuck(run: Run) -> None:
     warnings.warn(message, stacklevel=2)
     run.notes.append(message)
     run.trace = {name: [values[~run.stuck]] for name, values in run.history().items()}
+
+
+def say_unmoved(run: Run, method: Method, kept: Params) -> None:
+    """Warn of chains that accepted no step while draws [C, D, ...] were kept: these are one point, repeated."""
+    accepted = run.history().get("accepted")
+    if accepted is None or kept is None:
+        return
+    num_draws = jax.tree.leaves(kept)[0].shape[1]
+    # A draw or two may well be rejected: steps of the warm-up before them then speak too.
+    unmoved = ~accepted[:, -max(num_draws, MIN_RECORDS) :].any(1)
+    if run.stuck is not None:
+        unmoved &= ~run.stuck  # which has been said
+    if not unmoved.any():
+        return
+    names = ", ".join(map(str, np.flatnonzero(unmoved)))
+    adapted = getattr(method, "step_size", None) is None
+    remedy = "start from an optimum, start=MAP(), or warm up longer" if adapted else "lower step_size or leave it out"
+    message = f"chain {names} accepted no step, so that all draws of it are the same; {remedy}"
+    warnings.warn(message, stacklevel=2)
+    run.notes.append(message)

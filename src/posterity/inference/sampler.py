@@ -16,7 +16,7 @@ from posterity.types import Params
 class Sampler(Method):
     """A method whose posterior is the draws it kept."""
 
-    num_chains = 4
+    default_chains = 4
 
     def finish(self, model: Model, states: Any, kept: Params, fixed: Params) -> Result:
         del states

@@ -23,6 +23,8 @@ BOLDNESS, GAMMA, OFFSET, KAPPA = 10.0, 0.05, 10.0, 0.75
 SMALL_ERROR = float(-np.log(0.8))  # an energy error that one leapfrog step may make
 MAX_HALVINGS = 60
 STUCK_ACCEPTANCE, STUCK_STEP_SIZE = 0.01, 1e-3
+COLLAPSED = 1e-6  # of the first step size: dual averaging overshoots by a few orders, and comes back
+RESOLUTION = float(np.finfo(np.float32).eps)
 MIN_RECORDS = 5  # fewer steps in a row may well be rejected
 
 
@@ -81,12 +83,27 @@ def stuck_chains(trace: dict[str, np.ndarray]) -> np.ndarray:
     """Chains [C] whose warm-up collapsed, from its trace [C, R] alone.
 
     Either nothing moved in its second half, or its step size ended below a thousandth of the largest one: such a chain
-    sits in a spike of the density that the others do not know.
+    sits in a spike of the density that the others do not know. Where all do, or where there is one chain alone, its own
+    first step size tells: a second half that never came near it.
     """
     half = trace["acceptance"].shape[1] // 2
     acceptance, log_joint = trace["acceptance"][:, half:], trace["log_joint"][:, half:]
     still = acceptance.mean(1) < STUCK_ACCEPTANCE
     if log_joint.shape[1] >= MIN_RECORDS:
         still |= np.ptp(log_joint, 1) == 0
-    last = trace["step_size"][:, -1]
-    return still | (last < STUCK_STEP_SIZE * last.max())
+    first, last = trace["step_size"][:, 0], trace["step_size"][:, -1]
+    return still | (last < STUCK_STEP_SIZE * last.max()) | (largest_late(trace) < COLLAPSED * first)
+
+
+def rounded_away(trace: dict[str, np.ndarray], weights: np.ndarray, widths: np.ndarray | float) -> np.ndarray:
+    """Chains [C] that began in such a spike: half their weights [C, P] are too large to feel a step, and stay.
+
+    A leapfrog step moves a weight by step size times width [C, P], which below the last digit of float32 is nothing,
+    however the chain counts it as accepted. No posterior that narrow could be told from a point.
+    """
+    return np.mean(largest_late(trace)[:, None] * widths < RESOLUTION * np.abs(weights), axis=1) >= 0.5
+
+
+def largest_late(trace: dict[str, np.ndarray]) -> np.ndarray:
+    """The largest step size [C] of the second half."""
+    return trace["step_size"][:, trace["step_size"].shape[1] // 2 :].max(1)
