@@ -1,4 +1,6 @@
-"""Simulation-based calibration of HMC on a small network (Talts et al. 2018), and of a wrong temperature: it fails."""
+"""Simulation-based calibration of HMC (Talts et al. 2018), and of samplers broken on purpose: they fail."""
+
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -7,63 +9,107 @@ import numpyro.distributions as dist
 import pytest
 import targets
 from scipy import stats
+from test_hmc import Unrefreshed
 
 from posterity import tree
 from posterity.inference.hmc import HMC
-from posterity.likelihoods import Gaussian
+from posterity.likelihoods import Gaussian, GaussianLearnedNoise
 from posterity.model import Model
-from posterity.networks import mlp
+from posterity.networks import linear, mlp
 from posterity.types import Batch
 
-NUM_SIMULATIONS, NUM_RANKED = 400, 19
+NUM_RANKED, THIN = 19, 15
+NETWORK = Model(mlp([4], activation="tanh"), Gaussian(0.4), dist.Normal(0.0, 1.0))
+# How far a step can go depends on the noise, so that its posterior has places where more proposals are rejected.
+LINE = Model(linear(), GaussianLearnedNoise(0.4, 0.7), dist.Normal(0.0, 1.0))
 
 
-def calibration_ranks(sampled_temperature: float):
-    """Ranks [R, Q] of the truth among draws from R posteriors: outputs at two inputs, log likelihood, log prior.
+class Simulated(NamedTuple):
+    """R data sets from the prior, and a chain on each."""
 
-    Weights are drawn from the prior, data from the weights; the chain starts at another draw from the prior.
-    """
-    model = Model(mlp([4], activation="tanh"), Gaussian(0.4), dist.Normal(0.0, 1.0))
-    x, at = jnp.linspace(-2, 2, 6)[:, None], jnp.array([[-0.5], [2.5]])
-    key_truth, key_start, key_noise, key_run = jax.random.split(jax.random.key(3), 4)
-    template = model.init(key_truth, x)
-    draw = jax.vmap(lambda key: model.sample_prior(key, template))
-    truth, start = (draw(jax.random.split(key, NUM_SIMULATIONS)) for key in (key_truth, key_start))
-    outputs = jax.vmap(lambda params: model.outputs(params, x))(truth)[..., 0]
-    y = outputs + 0.4 * jax.random.normal(key_noise, outputs.shape)
-    repeat = lambda leaf: jnp.repeat(jnp.asarray(leaf, float)[None], NUM_SIMULATIONS, 0)  # noqa: E731
+    model: Model
+    truth: Any  # weights [R, ...] that made the data
+    batches: Batch  # [R, N, ...]
+    draws: Any  # [R, NUM_RANKED * THIN, ...]: every step
+    accepted: np.ndarray  # [R, NUM_RANKED * THIN]
+    acceptance: float
+
+
+def simulate(model, method, num_simulations, sampled_temperature=1.0):
+    """Weights are drawn from the prior, data from the weights; the chain starts at another draw from the prior."""
+    x = jnp.linspace(-2, 2, 6)[:, None]
+    keys = [jax.random.split(key, num_simulations) for key in jax.random.split(jax.random.key(3), 4)]
+    template = model.init(jax.random.key(4), x)
+    truth, start = (jax.vmap(lambda key: model.sample_prior(key, template))(several) for several in keys[:2])
+    y = jax.vmap(lambda params, key: model.likelihood(model.outputs(params, x)).sample(key))(truth, keys[2])
+    repeat = lambda leaf: jnp.repeat(jnp.asarray(leaf, float)[None], num_simulations, 0)  # noqa: E731
     batches = Batch(repeat(x), y, jnp.ones_like(y))
     models = jax.tree.map(repeat, tree.replace(model, temperature=sampled_temperature))
-    draws, _ = targets.run(
-        HMC(step_size=0.08, num_burn_in=1),
-        models,
-        batches,
-        start,
-        jax.random.split(key_run, NUM_SIMULATIONS),
-        num_burn_in=200,
-        num_draws=NUM_RANKED,
-        thin=15,
-    )
+    counts = {"num_burn_in": 200, "num_draws": NUM_RANKED * THIN}
+    draws, info = targets.run(method, models, batches, start, keys[3], **counts)
+    accepted = np.asarray(info.accepted) > 0
+    return Simulated(model, truth, batches, draws, accepted, float(np.mean(info.acceptance)))
+
+
+def p_values(simulated, accepted_only=False):
+    """That the ranks of the truth among draws are uniform: outputs at two inputs, log likelihood, log prior, noise."""
+    model, at = simulated.model, jnp.array([[-0.5], [2.5]])
+    chosen = np.stack([choose(accepted, accepted_only) for accepted in simulated.accepted])
+    kept = jax.tree.map(lambda leaf: leaf[np.arange(len(chosen))[:, None], chosen], simulated.draws)
 
     @jax.jit
     def compared(params, batch):
-        likelihood = model.log_likelihood(params, batch).sum()
-        return jnp.stack([*model.outputs(params, at)[:, 0], likelihood, model.log_prior(params)])
+        densities = (model.log_likelihood(params, batch).sum(), model.log_prior(params))
+        noise = jax.tree.leaves(params.get("likelihood", {}))
+        return jnp.stack([*model.outputs(params, at)[:, 0], *densities, *noise])
 
-    of_truth = jax.vmap(compared)(truth, batches)
-    of_draws = jax.vmap(jax.vmap(compared, (0, None)))(draws, batches)
-    return np.asarray((of_draws < of_truth[:, None]).sum(1))
-
-
-def p_values(ranks):
+    of_truth = jax.vmap(compared)(simulated.truth, simulated.batches)
+    of_draws = jax.vmap(jax.vmap(compared, (0, None)))(kept, simulated.batches)
+    ranks = np.asarray((of_draws < of_truth[:, None]).sum(1))
     counts = [np.bincount(column, minlength=NUM_RANKED + 1).reshape(10, -1).sum(1) for column in ranks.T]
     return np.array([stats.chisquare(count).pvalue for count in counts])
 
 
+def choose(accepted, accepted_only):
+    """Which steps of a chain are its draws, far enough apart; where only accepted ones are, evenly among these."""
+    steps = np.flatnonzero(accepted) if accepted_only and accepted.any() else np.arange(len(accepted))
+    return steps[np.linspace(THIN - 1, len(steps) - 1, NUM_RANKED).clip(0).round().astype(int)]
+
+
 @pytest.mark.long
 def test_simulation_based_calibration():
-    calibrated = p_values(calibration_ranks(1.0))
-    wrong = p_values(calibration_ranks(2.0))
-    print("p-values", calibrated, "at a wrong temperature", wrong)
+    calibrated = p_values(simulate(NETWORK, HMC(step_size=0.08, num_burn_in=1), 400))
+    print("p-values", calibrated)
     assert calibrated.min() > 1e-3
+
+
+@pytest.mark.long
+def test_wrong_temperature_is_not_calibrated():
+    wrong = p_values(simulate(NETWORK, HMC(step_size=0.08, num_burn_in=1), 400, sampled_temperature=2.0))
+    print("p-values at a wrong temperature", wrong)
+    assert wrong.min() < 1e-6
+
+
+@pytest.mark.long
+def test_momentum_that_is_not_refreshed_is_not_calibrated():
+    """A chain keeps the energy it began with; its steps are so short that this is not for want of acceptance."""
+    simulated = simulate(NETWORK, Unrefreshed(step_size=0.02, num_burn_in=1), 400)
+    wrong = p_values(simulated)
+    print("p-values without a fresh momentum", wrong, "acceptance", simulated.acceptance)
+    assert simulated.acceptance > 0.75
+    assert wrong.min() < 1e-6
+
+
+@pytest.mark.long
+def test_accepted_states_only_are_not_calibrated():
+    """At an acceptance near 0.6, of chains that are calibrated as they are.
+
+    On the network with its known noise as many proposals are rejected everywhere, so that to leave out the repeated
+    states changes the ranks too little to be seen: with unknown noise it is the narrow places that lose draws.
+    """
+    simulated = simulate(LINE, HMC(target_acceptance=0.6), 2000)
+    whole, wrong = p_values(simulated), p_values(simulated, accepted_only=True)
+    print("p-values", whole, "of accepted states only", wrong, "acceptance", simulated.acceptance)
+    assert 0.55 < simulated.acceptance < 0.65
+    assert whole.min() > 1e-3
     assert wrong.min() < 1e-6
