@@ -159,7 +159,13 @@ def test_the_data_of_a_finished_run_are_checked_too(tmp_path):
         resume(tmp_path / "saved", data=(X, Y))
 
 
-@pytest.mark.parametrize("start", [SGLD(num_draws=20, num_burn_in=20), Laplace(tune="noise", start=MAP(num_steps=50))])
+@pytest.mark.parametrize(
+    "start",
+    [
+        pytest.param(SGLD(num_draws=20, num_burn_in=20), marks=pytest.mark.long),
+        Laplace(tune="noise", start=MAP(num_steps=50)),
+    ],
+)
 def test_a_run_cut_in_its_second_stage_goes_on_from_the_first(start, tmp_path):
     method = HMC(num_draws=20, num_burn_in=10, step_size=0.02, trajectory_length=0.4, start=start)
     whole = fit(SIMPLE, method, (X, Y))

@@ -307,6 +307,7 @@ needs_proc = pytest.mark.skipif(not os.path.exists("/proc/self/status"), reason=
 
 
 @needs_proc
+@pytest.mark.long
 def test_memory_stays_within_bounds(tmp_path):
     """The draws take 160 MB, twice that while they are handed to a device; within 64 MB, less than they do."""
     assert growth(tmp_path / "store", num_draws=800, num_rows=200, budget=64 * 2**20) < 150
