@@ -120,5 +120,7 @@ def test_a_row_of_several_targets_counts_their_mean(line):
 def test_posteriors_of_different_kinds_are_refused(reference, classes, line):
     with pytest.raises(ValueError, match="predicts classes and the reference continuous"):
         audit(classes, reference, line[0][:ROWS])
+    with pytest.raises(TypeError, match="reference is Prediction; expected what fit or load returns"):
+        audit(reference, reference.predict(line[0][:ROWS]), line[0][:ROWS])
     with pytest.raises(ValueError, match="give both the same rows"):
         Referee(reference.predict(line[0][:ROWS])).distances(reference.predict(line[0][:5]))

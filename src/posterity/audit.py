@@ -73,6 +73,9 @@ def audit(posterior: Posterior, reference: Posterior, x: Any) -> Audit:
         reference: What it is judged by: HMC or NUTS on the same data, or `Exact`.
         x: Inputs to compare at; those you will predict at, and some unlike the training rows, tell most.
     """
+    for name, given in {"posterior": posterior, "reference": reference}.items():
+        if not isinstance(given, Posterior):
+            raise TypeError(f"{name} is {type(given).__name__}; expected what fit or load returns, a Posterior.")
     if posterior.model.likelihood.kind != reference.model.likelihood.kind:
         raise ValueError(
             f"The posterior predicts {posterior.model.likelihood.kind} and the reference "
