@@ -9,7 +9,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from posterity import MAP, Model, Normal, fit, prior_predictive
+from posterity import HMC, MAP, Model, Normal, fit, prior_predictive
 from posterity.likelihoods import Gaussian, GaussianLearnedNoise
 from posterity.networks import linear, mlp
 from posterity.priors import Fixed, Flat, prior, scale_mixture
@@ -145,6 +145,17 @@ def test_a_width_that_is_none_is_refused_whether_numpyro_looks_or_not(make, argu
         prior({"a": dist.Normal(0.0, 1.0), "b": built})
     with pytest.raises(ValueError, match=message):
         Model(linear(), Gaussian(0.1), {"a": dist.Normal(0.0, 1.0), "b": built})
+
+
+def test_a_transformed_distribution_serves_as_a_prior():
+    """numpyro knows its density but not its variance."""
+    doubled = dist.TransformedDistribution(dist.Normal(0.0, 1.0), dist.transforms.AffineTransform(0.0, 2.0))
+    weights = {"w": jnp.array([-1.0, 0.5, 3.0])}
+    expected = prior(dist.Normal(0.0, 2.0)).log_prob(weights)
+    np.testing.assert_allclose(prior(doubled).log_prob(weights), expected, rtol=1e-6)
+    data = np.zeros((4, 1)), np.zeros(4)
+    with pytest.raises(ValueError, match=r"none that is known.*HMC\(trajectory_length=\.\.\.\)"):
+        fit(Model(linear(), Gaussian(0.1), doubled), HMC(), data)
 
 
 def mixture_of(widths):

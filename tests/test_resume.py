@@ -32,6 +32,7 @@ from posterity import (
     tree,
 )
 from posterity.data.dataset import dataset
+from posterity.inference import driver
 from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.job import Job
 from posterity.store import StoreError
@@ -191,6 +192,36 @@ def test_a_run_killed_while_it_began_its_first_stage_can_go_on(tmp_path):
     (run / "start").mkdir()
     (run / "start" / "job.safetensors").write_bytes(b"half of it")  # there is no manifest beside it yet
     assert resume(run).receipt.num_steps == 10
+
+
+@pytest.mark.parametrize("kind", ["posterior", "weights"])
+def test_a_run_killed_before_its_first_state_still_knows_where_to_begin(kind, tmp_path, monkeypatch):
+    """Nothing but the store tells: a start that was lost would be a fresh one, and nobody would see."""
+    first = fit(MODEL, MAP(num_steps=30), (X, Y), seed=5)
+    start = first if kind == "posterior" else tree.take_rows(first.weights(), 0)
+    method = MAP(num_steps=10, start=MAP(num_steps=5, start=start))
+    whole = fit(MODEL, method, (X, Y))
+    with monkeypatch.context() as patch:
+        patch.setattr(driver, "run_job", lambda *_: None)  # what a kill leaves: a store, and no state
+        fit(MODEL, method, (X, Y), store=tmp_path / "run")
+    resumed = resume(tmp_path / "run")
+    assert same(resumed.family, whole.family)
+    assert not same(resumed.family, fit(MODEL, MAP(num_steps=10, start=MAP(num_steps=5)), (X, Y)).family)
+
+
+def test_a_method_with_functions_of_ones_own_is_passed_again_and_must_be_the_same(tmp_path):
+    def schedule(step):
+        return 1e-2 / (1 + step / 100)
+
+    method = MAP(num_steps=10, learning_rate=schedule)
+    run = begin(tmp_path / "run", MODEL, method)
+    with pytest.raises(StoreError, match=r"could not hold method/learning_rate.*pass resume\(path, method="):
+        resume(run)
+    with pytest.raises(StoreError, match=r"began with MAP\(num_steps=10\), not 20"):
+        resume(run, method=MAP(num_steps=20, learning_rate=schedule))
+    with pytest.raises(StoreError, match="one of MAP, not of Laplace"):
+        resume(run, method=Laplace())
+    assert same(resume(run, method=method).family, fit(MODEL, method, (X, Y)).family)
 
 
 def own_model(network=jnp.tanh, name="w", **settings):

@@ -143,7 +143,7 @@ class Prior:
             distribution = self.find(name)
             known = not isinstance(distribution, Flat | Fixed)
             factor = self.factor(name, weight.shape, fan_in_axis)
-            return jnp.broadcast_to(jnp.sqrt(distribution.variance) * factor if known else jnp.inf, weight.shape)
+            return jnp.broadcast_to(standard_deviation(distribution) * factor if known else jnp.inf, weight.shape)
 
         return tree.map_with_path(mean, params), tree.map_with_path(std, params)
 
@@ -175,6 +175,14 @@ def prior(distribution: Any, *, fan_in: bool = False) -> Prior:
     return Prior(tuple(table), tuple(table.values()), fan_in)
 
 
+def standard_deviation(distribution: Any) -> Any:
+    """Of one weight; infinite or NaN where there is none, or where numpyro does not know it."""
+    try:
+        return jnp.sqrt(distribution.variance)
+    except NotImplementedError:  # a transformed distribution: its density is known, its moments are not
+        return jnp.asarray(jnp.nan)
+
+
 def _check(pattern: str, value: Any) -> None:
     if isinstance(value, Flat | Fixed):
         return
@@ -189,8 +197,7 @@ def _check(pattern: str, value: Any) -> None:
         )
     if isinstance(value, dist.ImproperUniform):
         raise ValueError(f"The prior of {pattern!r} cannot be sampled; say Flat() for a flat prior.")
-    variance = np.asarray(value.variance)
-    if (variance <= 0).any():
+    if (np.asarray(standard_deviation(value)) <= 0).any():
         raise ValueError(f"The prior of {pattern!r} has zero width; say Fixed() to hold weights at their start.")
     mixed = isinstance(value, dist.MixtureSameFamily)
     for part in (value.mixing_distribution, value.component_distribution) if mixed else (value,):

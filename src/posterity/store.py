@@ -372,7 +372,7 @@ def plain_json(metadata: dict[str, Any] | None) -> dict[str, Any]:
 
 
 def _stored_fields(value: Any) -> list[Any]:
-    """All but a `start` that is no method: it has served once a run has begun."""
+    """All but a `start` that is no record: a posterior or weights, which have served once a run has ended."""
 
     def serves(field: Any) -> bool:
         return field.name != "start" or type(getattr(value, "start", None)).__name__ in tree.RECORDS

@@ -27,7 +27,7 @@ from posterity.inference.program import Extra, Layout, Shared, begin, layout_of,
 from posterity.inference.progress import ProgressBar
 from posterity.inference.restarts import leave_out_stuck, restart_stuck, say_unmoved
 from posterity.inference.run import adapt_phase, run_phase
-from posterity.inference.start import RESTARTS, chain_keys, check_arguments, checked_start, start_key
+from posterity.inference.start import RESTARTS, chain_keys, check_arguments, checked_start, start_key, with_origin
 from posterity.model import Model, num_weights
 from posterity.networks.convolutions import convolves
 from posterity.posterior import Posterior
@@ -88,6 +88,7 @@ def fit(
     if store is None:
         return run_job(job, None, budget, progress)
     _check_stages(job)  # a store that was begun can only be resumed, so what cannot run must not begin one
+    job = job._replace(method=with_origin(model, method, rows, num_chains))
     return run_job(job, Checkpoint.create(Path(store), job), budget, progress)
 
 

@@ -32,7 +32,7 @@ from posterity.inference.sampler import (
     check_target_acceptance,
 )
 from posterity.model import Model, weighted_sum
-from posterity.priors import Fixed, Flat
+from posterity.priors import Fixed, Flat, standard_deviation
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
 DIVERGENCE = 1000.0  # a rise of energy that no accurate trajectory makes
@@ -109,9 +109,9 @@ class HMC(Hamiltonian):
         for name, width in _named(prior_widths(model, params)):
             if not np.isfinite(width):
                 raise ValueError(
-                    f"The prior of {name!r} has no finite variance, so HMC cannot choose its trajectory length "
-                    "(with a proper prior it is pi/2 prior standard deviations): give HMC(trajectory_length=...), in "
-                    "units of weights; then every weight has unit mass."
+                    f"The prior of {name!r} has no finite variance, or none that is known, so HMC cannot choose its "
+                    "trajectory length (with a proper prior it is pi/2 prior standard deviations): give "
+                    "HMC(trajectory_length=...), in units of weights; then every weight has unit mass."
                 )
 
     def kernel(self, model: Model) -> Kernel:
@@ -267,7 +267,7 @@ def prior_widths(model: Model, params: Params) -> Params:
         distribution = prior.find(name)
         if isinstance(distribution, Flat | Fixed):
             return jnp.asarray(jnp.inf, float)
-        return jnp.sqrt(distribution.variance) * prior.factor(name, weight.shape, fan_in_axis) * stretch
+        return standard_deviation(distribution) * prior.factor(name, weight.shape, fan_in_axis) * stretch
 
     return tree.map_with_path(leaf, params)
 

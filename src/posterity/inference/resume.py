@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from posterity import tree
 from posterity.data.dataset import Dataset, check_inputs, check_like, dataset
 from posterity.devices import device_mesh, precision
 from posterity.inference.checkpoint import Checkpoint, signature
@@ -16,7 +17,7 @@ from posterity.inference.job import Job
 from posterity.inference.method import Method
 from posterity.model import Model
 from posterity.posterior import Posterior, posterior_from, stored_model
-from posterity.store import Reader, StoreError, decode, find_missing, fingerprint, whole_number
+from posterity.store import Reader, StoreError, decode, encode, find_missing, fingerprint, whole_number
 from posterity.stored import HELD_BYTES, settle
 
 
@@ -91,12 +92,7 @@ def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> J
     model = stored_model(stored["model"], arrays, model)
     if passed:
         _check_network(model, rows.x, stored["weights"], decode(stored["outputs"], arrays))
-    if method is None:
-        method = decode(stored["method"], arrays)
-        if missing := find_missing(method):
-            raise StoreError(f"The store could not hold {', '.join(missing)}: pass resume(path, method=...) again.")
-    if not isinstance(method, Method):
-        raise StoreError(f"The store holds {type(method).__name__} where a method belongs; it is damaged.")
+    method = _method(decode(stored["method"], arrays), method)
     validation, calibration, mesh = decode(stored["validation"], arrays), stored["calibration"], stored["mesh"]
     return Job(
         model,
@@ -109,6 +105,34 @@ def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> J
         mesh=None if mesh is None else tuple(mesh),
         metadata={**stored["metadata"]},
     )
+
+
+def _method(stored: Any, given: Method | None) -> Method:
+    """The method of a run; where it holds functions of the user's own, the one given again, if it is that one."""
+    if not isinstance(stored, Method):
+        raise StoreError(f"The store holds {type(stored).__name__} where a method belongs; it is damaged.")
+    if given is None:
+        if missing := find_missing(stored):
+            raise StoreError(f"The store could not hold {', '.join(missing)}: pass resume(path, method=...) again.")
+        return stored
+    if type(given) is not type(stored):
+        raise StoreError(f"The run is one of {type(stored).__name__}, not of {type(given).__name__}: pass that again.")
+    for field in dataclasses.fields(stored):  # type: ignore[arg-type]
+        kept, passed = getattr(stored, field.name), getattr(given, field.name)
+        if field.name != "start" and not find_missing(kept) and not _equal(kept, passed):
+            raise StoreError(
+                f"The run began with {type(stored).__name__}({field.name}={kept!r}), not {passed!r}: pass the method "
+                "it began with, or none where the store can hold it."
+            )
+    start = _method(stored.start, given.start) if isinstance(stored.start, Method) else stored.start
+    return tree.replace(given, start=start)
+
+
+def _equal(kept: Any, passed: Any) -> bool:
+    """Whether a setting that was read is the one that is given; a store makes arrays and tuples of what it holds."""
+    arrays: tuple[dict[str, np.ndarray], ...] = ({}, {})
+    same = encode(kept, arrays[0], "method") == encode(passed, arrays[1], "method")
+    return same and all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
 
 
 def _like(inputs: Any, training: Any) -> Any:

@@ -21,6 +21,30 @@ CONTINUED = 2**30  # folded into keys, clear of the small numbers that `split` a
 RESTARTS = 2**29
 
 
+@tree.record
+class Origin:
+    """Where a run begins, as a store can hold it: weights, and what tells this beginning from others."""
+
+    leaves: tuple[Any, ...] = tree.traced(default=())  # of complete weights, [C, ...]
+    told: str = "given weights"
+    salt: int = 0
+
+    def __str__(self) -> str:
+        return self.told
+
+
+def with_origin(model: Model, method: Method, rows: Dataset, num_chains: int) -> Method:
+    """The method, with the posterior or the weights that it, or the method it starts from, begins at as an Origin."""
+    start = method.start
+    if start is None or isinstance(start, Origin):
+        return method
+    if isinstance(start, Method):
+        return tree.replace(method, start=with_origin(model, start, rows, num_chains))
+    weights = _started_weights(model, method, _two_rows(rows), jax.random.key(0), num_chains)
+    told = start.receipt.method if isinstance(start, Posterior) else "given weights"
+    return tree.replace(method, start=Origin(tuple(jax.tree.leaves(weights)), told, _salt(start)))
+
+
 def checked_start(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
     """The starting weights, once model, method and data are seen to fit together."""
     free, fixed = starting_weights(model, method, rows, key, num_chains)
@@ -32,15 +56,26 @@ def checked_start(model: Model, method: Method, rows: Dataset, key: Key, num_cha
 
 def starting_weights(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
     """(free, fixed) weights of each chain, [C, ...]."""
-    x = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
-    if method.start is None:
-        params = _init_chains(model, chain_keys(key, num_chains), x)
-    elif isinstance(method.start, Posterior):
-        params = method.start.starting_weights(num_chains)
-    else:
-        params = _given_weights(model, method.start, x, num_chains)
+    params = _started_weights(model, method, _two_rows(rows), key, num_chains)
     # A weak type at the start would become a strong one after a step, and compile everything twice.
     return model.split(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), params))
+
+
+def _started_weights(model: Model, method: Method, x: Any, key: Key, num_chains: int) -> Params:
+    """Complete weights, [C, ...]."""
+    if method.start is None:
+        return _init_chains(model, chain_keys(key, num_chains), x)
+    if isinstance(method.start, Posterior):
+        return method.start.starting_weights(num_chains)
+    if isinstance(method.start, Origin):
+        template = jax.eval_shape(model.init, key, x)
+        return jax.tree.unflatten(jax.tree.structure(template), map(jnp.asarray, method.start.leaves))
+    return _given_weights(model, method.start, x, num_chains)
+
+
+def _two_rows(rows: Dataset) -> Any:
+    """What a network needs to see to make its weights."""
+    return jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
 
 
 def start_key(seed: int, start: Any) -> Key:
@@ -49,13 +84,17 @@ def start_key(seed: int, start: Any) -> Key:
     Its chains would follow the old ones, and their draws be the same. So what made the start is folded in.
     """
     key = jax.random.key(seed)
-    if start is None:
-        return key
+    return key if start is None else jax.random.fold_in(key, CONTINUED + _salt(start))
+
+
+def _salt(start: Any) -> int:
+    if isinstance(start, Origin):
+        return start.salt
     if isinstance(start, Posterior):
         told = f"{start.receipt.method} {start.receipt.seed} {start.receipt.num_steps}".encode()
     else:
         told = b"".join(np.asarray(leaf).tobytes() for leaf in jax.tree.leaves(start))
-    return jax.random.fold_in(key, CONTINUED + zlib.crc32(told) % CONTINUED)
+    return zlib.crc32(told) % CONTINUED
 
 
 @partial(jax.jit, static_argnames="num_chains")
@@ -91,7 +130,7 @@ def _given_weights(model: Model, start: Params, x: Any, num_chains: int) -> Para
 def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> None:
     """Outputs must fit the likelihood, and what it describes must fit the targets."""
     model.check_inputs(rows.x)
-    x = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), rows.x)
+    x = _two_rows(rows)
     bound = model.bind(fixed)
     wanted = model.likelihood.num_outputs
     given = jax.eval_shape(lambda p: model.network.apply(bound.complete(p)["network"], x), free)
