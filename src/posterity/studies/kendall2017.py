@@ -1,8 +1,9 @@
 """Kendall & Gal 2017: two kinds of uncertainty. Noise is found where it was added, ignorance where data were removed.
 
 Regression on a line and classes in a plane, where the truth is known everywhere, with HMC, MC dropout at a fixed rate
-and with a learned one, on few and on many rows: more rows should lower ignorance and leave noise alone. Then the same
-per pixel (kendall2017_pixels).
+and with a learned one, on few and on many rows: more rows should lower ignorance and leave noise alone. Both have noise
+that the network predicts row by row: a standard deviation in regression, and logits that carry noise for classes (their
+eq. 12). Then the same per pixel (kendall2017_pixels).
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from posterity import HMC, MAP, Categorical, HeteroscedasticGaussian, MCDropout, Model, Normal, fit, mlp, plots
+from posterity import HMC, MAP, HeteroscedasticGaussian, MCDropout, Model, NoisyCategorical, Normal, fit, mlp, plots
 from posterity.comparison import LABELS
 from posterity.studies import kendall2017_pixels as pixels
 from posterity.studies.rows import Row
@@ -56,20 +57,20 @@ def settings(size: Size) -> dict[str, Any]:
         "quick": full | {"rows": [60, 300], "num_steps": 1000, "draws": 40, "max_leapfrog": 100},
         "tiny": full | {"rows": [20], "num_steps": 100, "draws": 10, "max_leapfrog": 10, "methods": ["fixed dropout"]},
     }
-    chosen = {"tables": sizes[size], "pixels": pixels.SIZES[size], "seed": 0}
-    # Compiling is what takes long in a small run, and every pair of task, method and rows is a program of its own.
-    return chosen | ({"tasks": ["regression"]} if size == "quick" else {})
+    tables = {task: sizes[size] | {"likelihood": likelihood.__name__} for task, (_, likelihood) in TASKS.items()}
+    if size == "quick":  # compiling takes long, and every pair of task, method and rows is a program of its own
+        del tables["classes"]
+    return tables | pixels.settings(size)
 
 
 def run(record: Record) -> Iterator[Row]:
-    chosen = record.settings["tables"]
-    tasks = {"regression": regression, "classes": classes}
-    for task in record.settings.get("tasks", tasks):
+    for task in (task for task in TASKS if task in record.settings):
+        chosen, (compute, _) = record.settings[task], TASKS[task]
         both = list(itertools.product(chosen["methods"], chosen["rows"]))
-        jobs = {f"tables/{task}/{name}/{count}": (name, count, chosen) for name, count in both}
-        parts = record.each(jobs, tasks[task])
+        jobs = {f"{task}/{name}/{count}": (name, count, chosen) for name, count in both}
+        parts = record.each(jobs, compute)
         for method in chosen["methods"]:
-            found = {count: parts[f"tables/{task}/{method}/{count}"] for count in chosen["rows"]}
+            found = {count: parts[f"{task}/{method}/{count}"] for count in chosen["rows"]}
             yield from _rows(f"{task}, {NAMES[method]}", method, found)
         record.picture(task, _picture(record, task, chosen))
     yield from pixels.run(record)
@@ -111,7 +112,7 @@ def classes(method: str, count: int, chosen: dict[str, Any]) -> dict[str, Any]:
     """Entropies of both kinds, by place: noise where labels are wrong and away from the border."""
     axis = np.linspace(-3, 3, 41)
     x = np.stack(np.meshgrid(axis, axis), -1).reshape(-1, 2)
-    posterior = _fit(method, Categorical(2), plane(count, chosen["seed"]), chosen)
+    posterior = _fit(method, NoisyCategorical(2), plane(count, chosen["seed"]), chosen)
     prediction = posterior.predict(x, num_draws=_draws(method, chosen))
     away = np.abs(x[:, 0] - np.sin(x[:, 1])) > 1
     seen = ~_removed(x) & (np.abs(x).max(-1) < 2.8)
@@ -181,12 +182,18 @@ def _rows(name: str, method: str, found: dict[int, dict[str, Any]]) -> list[Row]
         Row(
             f"{name}: ignorance, {how}",
             less["ignorance"],
-            target="falls by more than noise does" if asked else "",
-            holds=less["ignorance"] < min(less["noise"], 1) if asked else None,
+            target=pixels.FALLS if asked else "",
+            holds=pixels.falls_alone(less["ignorance"], less["noise"]) if asked else None,
             remark=VANISHED if vanished else "" if asked else "a fixed rate need not concentrate",
         ),
         Row(f"{name}: noise, {how}", less["noise"], remark="1 would be: no change"),
     ]
+
+
+TASKS: dict[str, tuple[Callable[..., dict[str, Any]], type]] = {
+    "regression": (regression, HeteroscedasticGaussian),
+    "classes": (classes, NoisyCategorical),
+}
 
 
 def _is_next_to_none(found: dict[str, Any], where: str) -> bool:
@@ -202,7 +209,7 @@ def _picture(record: Record, task: str, chosen: dict[str, Any]) -> Figure:
     figure = Figure(figsize=(3.4 * len(methods), 2.7 * len(counts)), layout="constrained")
     for axes_row, count in zip(figure.subplots(len(counts), len(methods), squeeze=False), counts, strict=True):
         for axes, method in zip(axes_row, methods, strict=True):
-            found = record.parts[f"tables/{task}/{method}/{count}"]
+            found = record.parts[f"{task}/{method}/{count}"]
             if task == "regression":
                 _bands(axes, found, line(count))
             else:
