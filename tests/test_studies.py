@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from posterity.cli import app
 from posterity.data import data_root
+from posterity.data.catalogue import SOURCES
 from posterity.store import StoreError
 from posterity.studies import izmailov2021_digits, izmailov2021_imdb, izmailov2021_uci, kendall2017, study
 from posterity.studies.gal2016 import glorot
+from posterity.studies.needs import NEEDS, PUBLISHED_FILES
 from posterity.studies.page import page, section
 from posterity.studies.rows import Row, tables, with_error
 from posterity.studies.study import STUDIES, UNFINISHED, Record, find, reproduce, table_file
@@ -138,7 +140,9 @@ def squared(value):
 
 def test_a_missing_file_of_published_numbers_is_named_with_its_origin(tmp_path, monkeypatch):
     monkeypatch.setenv("POSTERITY_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"trace\.csv is missing. It comes from the notebooks .*POSTERITY_DATA"):
+    with pytest.raises(
+        FileNotFoundError, match=r"trace\.csv is missing\. It comes from the notebooks .*<https.*POSTERITY_DATA"
+    ):
         study.published_file("toy/bnn_hmc_synth_hmc_trace.csv")
 
 
@@ -169,7 +173,7 @@ def test_the_command_looks_at_its_folder_first(said, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         code, text = said(out)
-        assert (code, "is no folder that can be written to" in text) == (2, True)
+        assert (code, "is not a folder that can be written to" in text) == (2, True)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"settings": {}}', '{"settings": {}, "parts": {"co2/relu": {}}}'])
@@ -192,16 +196,20 @@ def test_the_command_says_what_stopped_a_run(said, tmp_path, monkeypatch, error,
     assert (found, str(error) in text) == (code, True)
 
 
-def test_the_command_names_a_file_of_another_edition_and_one_that_is_absent(said, tmp_path, monkeypatch):
+def test_the_command_names_a_file_of_another_edition_and_one_that_is_damaged(said, tmp_path, monkeypatch):
     monkeypatch.setenv("POSTERITY_DATA", str(tmp_path))
-    code, text = said(tmp_path / "out")
-    assert (code, "yacht is not in" in text) == (2, True)
+    monkeypatch.setattr(study, "check_data", lambda *_: None)  # the others are not there
     (tmp_path / "uci").mkdir()
     (tmp_path / "uci" / "yacht.npz").write_bytes(b"other")
     code, text = said(tmp_path / "out")
     assert code == 2
     assert "gal2016 was not run to its end." in text
-    assert "has the sha256" in text
+    assert "yacht.npz is not the archive of plain arrays" in text
+    rows = np.arange(4)
+    np.savez(tmp_path / "uci" / "yacht.npz", X=np.ones((4, 2)), y=np.ones(4), train=rows[None, :3], test=rows[None, 3:])
+    code, text = said(tmp_path / "out")
+    assert (code, "holds numbers of the sha256" in text) == (2, True)
+    assert "`posterity reproduce NAME --unchecked`" in text
 
 
 SCORES = dict.fromkeys(("accuracy", "agreement", "total_variation"), (0.9, 0.01))
@@ -284,12 +292,25 @@ def test_the_table_beside_a_results_file_is_what_the_code_writes_from_it(name):
     assert (RESULTS / f"{name}.md").read_text() == table_file(found), "run `make results-page`"
 
 
+def link_needs(name, root, target):
+    """A folder that has what the tiny study says that it reads, and nothing else."""
+    for need in NEEDS[name](find(name).settings("tiny"), "tiny"):
+        paths = (need,) if need in PUBLISHED_FILES else SOURCES[need].files
+        path = next(path for path in paths if (root / path).exists())
+        files = (root / path).parent.glob("*-ubyte*") if "idx3" in path else [root / path]
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (target / path).with_name(file.name).symlink_to(file.absolute())
+
+
 OTHERS = ["izmailov2021-small", "izmailov2021-imdb", "kendall2017", "lakshminarayanan2017", "ood"]
 
 
 @needs_data
 @pytest.mark.parametrize("name", ["gal2016", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
-def test_every_study_runs_tiny(name, tmp_path):
+def test_every_study_runs_tiny_on_what_it_says_that_it_reads(name, tmp_path, monkeypatch):
+    link_needs(name, data_root(), tmp_path / "data")
+    monkeypatch.setenv("POSTERITY_DATA", str(tmp_path / "data"))
     rows = reproduce(name, "tiny", tmp_path)
     began = time.process_time()
     again = reproduce(name, "tiny", tmp_path / "again")
