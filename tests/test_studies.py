@@ -14,7 +14,7 @@ from posterity.cli import app
 from posterity.data import data_root
 from posterity.data.catalogue import SOURCES
 from posterity.store import StoreError
-from posterity.studies import izmailov2021_digits, izmailov2021_imdb, izmailov2021_uci, kendall2017, study
+from posterity.studies import izmailov2021_digits, izmailov2021_imdb, izmailov2021_uci, kendall2017, ood, study
 from posterity.studies.gal2016 import glorot
 from posterity.studies.needs import NEEDS, PUBLISHED_FILES
 from posterity.studies.page import page, section
@@ -234,6 +234,45 @@ def test_swag_that_stands_still_is_said_to():
     assert izmailov2021_digits._same_scores(found, {**found, "total_variation": [0.12414, 0.003]})
     assert not izmailov2021_digits._same_scores(found, moved)
     assert not izmailov2021_digits._same_scores(found, None)
+
+
+def test_unfamiliar_images_tell_the_budget_of_every_method():
+    chosen = ood.settings("full")
+    made, per_epoch = ood.methods(chosen), 469
+    for name in chosen["methods"]:
+        plan = made[name].plan(chosen["rows"])
+        assert abs(sum(phase.num_steps for phase in plan) / per_epoch - chosen["epochs"][name]) < 0.5, name
+        assert (getattr(made[name], "start", None) is not None) == (name in ood.STARTED)
+    told = {name: ood.budget(name, chosen) for name in chosen["methods"]}
+    assert told["bayes_by_backprop"] == "15 epochs, where MAP has 5"
+    assert told["mc_dropout"] == "10 epochs, where MAP has 5"
+    assert told["map"] == told["mle"] == "5 epochs"
+    assert told["deep_ensemble"] == "5 epochs for each of 5 members"
+    assert told["laplace"] == "one pass after the 5 epochs of MAP, where it begins"
+    assert told["cyclical"] == "10 epochs after the 5 epochs of MAP, where it begins"
+
+
+def test_unfamiliar_images_say_where_swag_stands_still_and_that_their_laplace_was_tuned(tmp_path):
+    chosen = ood.settings("full") | {"methods": ["map", "laplace", "swag"]}
+    record = Record("ood", "full", tmp_path, chosen)
+    scores = {area: [0.9, 0.01] for area in ("fashion_mnist, entropy", "notmnist, maximum probability")}
+    point = {"error": [0.01, 0.001], **scores, "seconds": 1.0}
+    mutual = {"notmnist, mutual information": [0.5, 0.01]}  # which MAP does not have
+    record.parts = {"map": point, "laplace": point | mutual, "swag": point | mutual}
+    rows = {row.name: row for row in ood.run(record)}
+    assert "hardly moves the weights" in rows["SWAG: test error on MNIST"].remark
+    assert "their LA*, with every choice tuned" in rows["Laplace: AUROC, notmnist, maximum probability"].remark
+    assert "LA*" not in rows["SWAG: AUROC, notmnist, maximum probability"].remark
+    record.parts["swag"] = point | {"fashion_mnist, entropy": [0.91, 0.01]}
+    assert all("hardly moves" not in row.remark for row in ood.run(record))
+
+
+@pytest.mark.parametrize("name", ["ood", "lakshminarayanan2017"])
+def test_the_settings_name_every_batch_size_and_rate(name):
+    """A batch size or a rate that is written in the code alone could change without a run being made again."""
+    settings = json.dumps(find(name).settings("full"))
+    assert settings.count("batch_size") == settings.count('"seed"')
+    assert settings.count("learning_rate") == settings.count('"seed"')
 
 
 def test_a_ratio_of_what_is_next_to_nothing_is_said_to_be_one():
