@@ -226,5 +226,6 @@ def _rows(name: str, found: dict[str, Any], remark: str) -> list[Row]:
     for area in areas_of(found):
         published = PUBLISHED.get(name) if area.endswith("maximum probability") else None
         other = (ELSEWHERE + (TUNED if name == "laplace" else "")) if published else ""
-        rows.append(Row(f"{label}: AUROC, {area}", *found[area], published, remark=other, comparable=False))
+        ours = Row(f"{label}: AUROC, {area}", *found[area], published=published, remark=other, comparable=False)
+        rows.append(ours)
     return rows
