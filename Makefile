@@ -32,8 +32,9 @@ results-page: $(VENV)/.installed
 
 # Every published experiment in its two-minute form; the full ones are `posterity reproduce NAME`.
 STUDIES := gal2016 blundell2015 kendall2017 lakshminarayanan2017 izmailov2021-small izmailov2021-imdb ood
+DATA ?= $(or $(POSTERITY_DATA),../shared/data)
 reproduce-quick: $(VENV)/.installed
-	for name in $(STUDIES); do $(RUN)/posterity reproduce $$name --quick --out results-quick || exit 1; done
+	for name in $(STUDIES); do $(RUN)/posterity reproduce $$name --quick --data $(DATA) --out results-quick || exit 1; done
 
 benchmark: $(VENV)/.installed .benchmark-venv/.installed
 	$(RUN)/python benchmarks/core.py

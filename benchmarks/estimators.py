@@ -6,7 +6,7 @@
 Regression: mean negative log density of the test rows, in the units of the target. The peers that predict a number get
 a Gaussian with the variance of residuals they were not trained on: cross-validated for the MLP, out of bag for the
 forest. Classification: log loss. Every method sees the same training rows, at most 1,000 for numbers and 500 for
-classes: a Gaussian process takes long for more.
+classes: a Gaussian process takes long for more. The UCI tables are read from the folder that POSTERITY_DATA names.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ that it can be seen that they compute the same function. PyTorch's side runs in 
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,8 +28,7 @@ def images(settings: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def texts(settings: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    rng = np.random.default_rng(0)
-    rows = settings["steps"] * settings["batch"]
+    rng, rows = np.random.default_rng(0), settings["rows"]
     return rng.integers(0, settings["vocabulary"], (rows, 100)).astype(np.int32), rng.integers(0, 2, rows)
 
 
@@ -81,7 +81,8 @@ def text_weights(vocabulary: int) -> Weights:
 
 
 def timed(run: Callable[[int], Any], settings: dict[str, Any]) -> dict[str, float]:
-    """Time of one step, from the difference of a long and a short run so that what both do once cancels."""
+    """Time of one of so many steps: what a run with a fifth more takes longer than that fifth, so that what is done
+    once in a run cancels."""
 
     def seconds(steps: int) -> tuple[float, float]:
         began, began_processor = time.perf_counter(), time.process_time()
@@ -89,8 +90,8 @@ def timed(run: Callable[[int], Any], settings: dict[str, Any]) -> dict[str, floa
         return time.perf_counter() - began, time.process_time() - began_processor
 
     short = max(1, settings["steps"] // 5)
-    few, many = seconds(short), seconds(settings["steps"])
-    wall, processor = ((long - brief) / (settings["steps"] - short) for long, brief in zip(many, few, strict=True))
+    few, many = seconds(short), seconds(short + settings["steps"])
+    wall, processor = ((long - brief) / settings["steps"] for long, brief in zip(many, few, strict=True))
     return {"ms": 1e3 * wall, "processor_ms": 1e3 * processor}
 
 
@@ -227,9 +228,12 @@ def torch_text(settings: dict[str, Any]) -> Contest:
     with torch.no_grad():
         loss = float(F.cross_entropy(network(x[:80]), y[:80]))
 
+    def batches() -> Iterator[Any]:
+        while True:
+            yield from torch.randperm(len(y)).split(settings["batch"])
+
     def run(steps: int) -> None:
-        order = torch.randperm(len(y))
-        for rows in order.split(settings["batch"])[:steps]:
+        for rows in itertools.islice(batches(), steps):
             optimizer.zero_grad()
             F.cross_entropy(network(x[rows]), y[rows]).backward()
             optimizer.step()

@@ -14,7 +14,9 @@ import pytest
 
 import posterity  # noqa: F401  (before anything starts JAX: it makes every core a device)
 
-DATA = Path(os.environ.get("POSTERITY_DATA", Path(__file__).parents[2] / "shared" / "data"))
+# The data beside a clone of the repository, unless the variable names another folder; processes that tests start read
+# it there too.
+DATA = Path(os.environ.setdefault("POSTERITY_DATA", str(Path(__file__).parents[2] / "shared" / "data")))
 
 
 MANY_MAPS = 25_000

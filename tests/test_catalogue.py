@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from posterity.data import NAMES, data_root, load
-from posterity.data.catalogue import BUNDLED, UCI, _from_frames
+from posterity.data.catalogue import BUNDLED, SOURCES, UCI, _from_frames
 from posterity.studies import uci
 
 REPOSITORY = Path(__file__).parents[1]
@@ -91,6 +91,11 @@ def test_every_name_is_tested_and_in_the_guide():
     assert set(re.findall(r"`([\w:]+)`", table)) == {*NAMES, "openml:NAME"}
 
 
+def test_the_guide_has_the_address_of_every_set():
+    text = (REPOSITORY / "docs" / "data.md").read_text()
+    assert {source.address for source in SOURCES.values()} == set(re.findall(r"^\| .* \| <(https.*)> \|$", text, re.M))
+
+
 def test_a_bundled_set_is_split_by_its_seed_and_loses_no_row():
     first, again, other = load("iris"), load("iris"), load("iris", split=1)
     np.testing.assert_array_equal(first.x_test, again.x_test)
@@ -151,13 +156,17 @@ def test_the_folder_is_the_argument_or_the_variable(tmp_path, monkeypatch):
     assert data_root() == tmp_path / "variable"
     assert data_root(tmp_path) == tmp_path
     monkeypatch.delenv("POSTERITY_DATA")
-    assert data_root() == Path("../shared/data")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert data_root() == tmp_path / "cache" / "posterity"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    assert data_root() == Path.home() / ".cache" / "posterity"
     assert data_root("~/sets") == Path.home() / "sets"
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in BUNDLED])
 def test_an_absent_file_is_named_with_its_origin_and_the_way_to_name_a_folder(tmp_path, name):
     pattern = rf"^{name} is not in {re.escape(str(tmp_path))}: looked there for .*{re.escape(FILES[name])}.*\. It is .*"
+    pattern += r" See <https://\S+>\. Name the folder .*"
     with pytest.raises(FileNotFoundError, match=pattern + r"root=FOLDER\) or the variable POSTERITY_DATA\.$"):
         load(name, tmp_path)
 

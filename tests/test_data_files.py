@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from posterity.data import load
-from posterity.data.files import CHECKSUMS, Folder, check
+from posterity.data.catalogue import uci_arrays
+from posterity.data.files import NUMBERS, Folder, check, digest_of
 
 
 def write_idx(path: Path, array: np.ndarray) -> None:
@@ -182,14 +183,80 @@ def test_letters_for_training_or_in_fractions_are_refused(tmp_path):
         load("notmnist", tmp_path)
 
 
-def test_another_edition_of_a_known_file_is_refused_unless_asked_for(tmp_path):
+def table_with_splits() -> dict[str, np.ndarray]:
+    """Four rows of two features, and two splits of them."""
+    x, y = np.arange(8.0).reshape(4, 2) / 3, np.arange(4.0) / 7
+    return {"X": x, "y": y, "train": np.array([[0, 2, 3], [1, 2, 3]]), "test": np.array([[1], [0]])}
+
+
+def test_another_edition_of_a_known_file_is_refused_unless_asked_for(tmp_path, monkeypatch):
     (tmp_path / "uci").mkdir()
-    rows = np.arange(4)
-    np.savez(tmp_path / "uci" / "yacht.npz", X=np.ones((4, 2)), y=np.ones(4), train=rows[None, :3], test=rows[None, 3:])
-    known = CHECKSUMS["uci/yacht.npz"][0]
-    with pytest.raises(ValueError, match=rf"has the sha256 \w{{64}}; expected {known}.*verify=False"):
+    np.savez(tmp_path / "uci" / "yacht.npz", **table_with_splits())
+    known = NUMBERS["uci/yacht.npz"]
+    with pytest.raises(ValueError, match=rf"holds numbers of the sha256 \w{{64}}; expected {known}.*verify=False"):
         load("yacht", tmp_path)
     assert load("yacht", tmp_path, verify=False).x_train.shape == (3, 2)
+    monkeypatch.setenv("POSTERITY_UNCHECKED", "1")  # by `posterity reproduce --unchecked`
+    assert load("yacht", tmp_path).x_train.shape == (3, 2)
+    assert uci_arrays("yacht", tmp_path)["train"].shape == (2, 3)
+
+
+def test_an_archive_is_known_by_its_numbers_however_it_was_packed(tmp_path, monkeypatch):
+    arrays, path = table_with_splits(), tmp_path / "uci" / "yacht.npz"
+    path.parent.mkdir()
+    monkeypatch.setitem(NUMBERS, "uci/yacht.npz", digest_of(list(arrays.values())))
+    swapped = {name: array.astype(array.dtype.newbyteorder(">")) for name, array in arrays.items()}
+    narrow = arrays | {"train": arrays["train"].astype(np.int32), "test": arrays["test"].astype(np.uint8)}
+    columns = arrays | {"X": np.asfortranarray(arrays["X"])}
+    for number, (save, packed) in enumerate(
+        [
+            (np.savez, arrays),
+            (np.savez_compressed, arrays),
+            (np.savez, dict(reversed(arrays.items()))),
+            (np.savez, arrays | {"note": np.arange(3)}),  # which is not read
+            (np.savez, swapped),
+            (np.savez, narrow),
+            (np.savez, columns),
+        ]
+    ):
+        save(path, **packed)
+        os.utime(path, (number, number))  # the clock of the disk may be too coarse to tell two writes apart
+        np.testing.assert_array_equal(load("yacht", tmp_path).x_train, arrays["X"][[0, 2, 3]])
+    changes = {
+        "X": np.nextafter(arrays["X"], 9),
+        "y": arrays["y"].astype(np.float32),
+        "train": arrays["train"][:, ::-1],
+        "test": arrays["test"].T,
+    }
+    for number, (name, changed) in enumerate(changes.items(), 100):
+        np.savez(path, **arrays | {name: changed})
+        os.utime(path, (number, number))
+        with pytest.raises(ValueError, match="holds numbers of the sha256"):
+            load("yacht", tmp_path)
+
+
+@pytest.mark.parametrize("place", ["uci", "UCI_Datasets"])
+def test_uci_sets_are_read_from_the_text_files_of_the_dropout_code(tmp_path, place):
+    arrays, folder = table_with_splits(), tmp_path / place / "yacht" / "data"
+    folder.mkdir(parents=True)
+    np.savetxt(folder / "data.txt", np.column_stack([arrays["y"], arrays["X"]]))
+    np.savetxt(folder / "index_features.txt", [1, 2])
+    np.savetxt(folder / "index_target.txt", [0])
+    with pytest.raises(FileNotFoundError, match=r"index_train_0\.txt is missing beside"):
+        load("yacht", tmp_path)
+    for side in ("train", "test"):
+        for number, rows in enumerate(arrays[side]):
+            np.savetxt(folder / f"index_{side}_{number}.txt", rows)
+    data = load("yacht", tmp_path, split=1)
+    np.testing.assert_array_equal(data.x_train, arrays["X"][[1, 2, 3]])
+    np.testing.assert_array_equal(data.y_test, arrays["y"][[0]])
+    for name, array in uci_arrays("yacht", tmp_path).items():
+        np.testing.assert_array_equal(array, arrays[name])
+    with pytest.raises(ValueError, match="has 2 splits, 0 to 1; there is no split 2"):
+        load("yacht", tmp_path, split=2)
+    (folder / "index_target.txt").write_text("zero")
+    with pytest.raises(ValueError, match=r"index_target\.txt is not a table of numbers.*Copy the file again"):
+        load("yacht", tmp_path)
 
 
 def test_a_file_is_checked_once_until_it_changes(tmp_path):

@@ -12,9 +12,11 @@ from typer.testing import CliRunner
 
 from posterity.cli import app
 from posterity.data import data_root
+from posterity.data.catalogue import SOURCES
 from posterity.store import StoreError
-from posterity.studies import izmailov2021_digits, izmailov2021_imdb, izmailov2021_uci, kendall2017, study
+from posterity.studies import izmailov2021_digits, izmailov2021_imdb, izmailov2021_uci, kendall2017, ood, study
 from posterity.studies.gal2016 import glorot
+from posterity.studies.needs import NEEDS, PUBLISHED_FILES
 from posterity.studies.page import page, section
 from posterity.studies.rows import Row, tables, with_error
 from posterity.studies.study import STUDIES, UNFINISHED, Record, find, reproduce, table_file
@@ -138,7 +140,9 @@ def squared(value):
 
 def test_a_missing_file_of_published_numbers_is_named_with_its_origin(tmp_path, monkeypatch):
     monkeypatch.setenv("POSTERITY_DATA", str(tmp_path))
-    with pytest.raises(FileNotFoundError, match=r"trace\.csv is missing. It comes from the notebooks .*POSTERITY_DATA"):
+    with pytest.raises(
+        FileNotFoundError, match=r"trace\.csv is missing\. It comes from the notebooks .*<https.*POSTERITY_DATA"
+    ):
         study.published_file("toy/bnn_hmc_synth_hmc_trace.csv")
 
 
@@ -169,7 +173,7 @@ def test_the_command_looks_at_its_folder_first(said, tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "below"):
         code, text = said(out)
-        assert (code, "is no folder that can be written to" in text) == (2, True)
+        assert (code, "is not a folder that can be written to" in text) == (2, True)
 
 
 @pytest.mark.parametrize("content", ["{", "[]", '{"settings": {}}', '{"settings": {}, "parts": {"co2/relu": {}}}'])
@@ -192,16 +196,20 @@ def test_the_command_says_what_stopped_a_run(said, tmp_path, monkeypatch, error,
     assert (found, str(error) in text) == (code, True)
 
 
-def test_the_command_names_a_file_of_another_edition_and_one_that_is_absent(said, tmp_path, monkeypatch):
+def test_the_command_names_a_file_of_another_edition_and_one_that_is_damaged(said, tmp_path, monkeypatch):
     monkeypatch.setenv("POSTERITY_DATA", str(tmp_path))
-    code, text = said(tmp_path / "out")
-    assert (code, "yacht is not in" in text) == (2, True)
+    monkeypatch.setattr(study, "check_data", lambda *_: None)  # the others are not there
     (tmp_path / "uci").mkdir()
     (tmp_path / "uci" / "yacht.npz").write_bytes(b"other")
     code, text = said(tmp_path / "out")
     assert code == 2
     assert "gal2016 was not run to its end." in text
-    assert "has the sha256" in text
+    assert "yacht.npz is not the archive of plain arrays" in text
+    rows = np.arange(4)
+    np.savez(tmp_path / "uci" / "yacht.npz", X=np.ones((4, 2)), y=np.ones(4), train=rows[None, :3], test=rows[None, 3:])
+    code, text = said(tmp_path / "out")
+    assert (code, "holds numbers of the sha256" in text) == (2, True)
+    assert "`posterity reproduce NAME --unchecked`" in text
 
 
 SCORES = dict.fromkeys(("accuracy", "agreement", "total_variation"), (0.9, 0.01))
@@ -226,6 +234,45 @@ def test_swag_that_stands_still_is_said_to():
     assert izmailov2021_digits._same_scores(found, {**found, "total_variation": [0.12414, 0.003]})
     assert not izmailov2021_digits._same_scores(found, moved)
     assert not izmailov2021_digits._same_scores(found, None)
+
+
+def test_unfamiliar_images_tell_the_budget_of_every_method():
+    chosen = ood.settings("full")
+    made, per_epoch = ood.methods(chosen), 469
+    for name in chosen["methods"]:
+        plan = made[name].plan(chosen["rows"])
+        assert abs(sum(phase.num_steps for phase in plan) / per_epoch - chosen["epochs"][name]) < 0.5, name
+        assert (getattr(made[name], "start", None) is not None) == (name in ood.STARTED)
+    told = {name: ood.budget(name, chosen) for name in chosen["methods"]}
+    assert told["bayes_by_backprop"] == "15 epochs, where MAP has 5"
+    assert told["mc_dropout"] == "10 epochs, where MAP has 5"
+    assert told["map"] == told["mle"] == "5 epochs"
+    assert told["deep_ensemble"] == "5 epochs for each of 5 members"
+    assert told["laplace"] == "one pass after the 5 epochs of MAP, where it begins"
+    assert told["cyclical"] == "10 epochs after the 5 epochs of MAP, where it begins"
+
+
+def test_unfamiliar_images_say_where_swag_stands_still_and_that_their_laplace_was_tuned(tmp_path):
+    chosen = ood.settings("full") | {"methods": ["map", "laplace", "swag"]}
+    record = Record("ood", "full", tmp_path, chosen)
+    scores = {area: [0.9, 0.01] for area in ("fashion_mnist, entropy", "notmnist, maximum probability")}
+    point = {"error": [0.01, 0.001], **scores, "seconds": 1.0}
+    mutual = {"notmnist, mutual information": [0.5, 0.01]}  # which MAP does not have
+    record.parts = {"map": point, "laplace": point | mutual, "swag": point | mutual}
+    rows = {row.name: row for row in ood.run(record)}
+    assert "hardly moves the weights" in rows["SWAG: test error on MNIST"].remark
+    assert "their LA*, with every choice tuned" in rows["Laplace: AUROC, notmnist, maximum probability"].remark
+    assert "LA*" not in rows["SWAG: AUROC, notmnist, maximum probability"].remark
+    record.parts["swag"] = point | {"fashion_mnist, entropy": [0.91, 0.01]}
+    assert all("hardly moves" not in row.remark for row in ood.run(record))
+
+
+@pytest.mark.parametrize("name", ["ood", "lakshminarayanan2017"])
+def test_the_settings_name_every_batch_size_and_rate(name):
+    """A batch size or a rate that is written in the code alone could change without a run being made again."""
+    settings = json.dumps(find(name).settings("full"))
+    assert settings.count("batch_size") == settings.count('"seed"')
+    assert settings.count("learning_rate") == settings.count('"seed"')
 
 
 def test_a_ratio_of_what_is_next_to_nothing_is_said_to_be_one():
@@ -284,12 +331,25 @@ def test_the_table_beside_a_results_file_is_what_the_code_writes_from_it(name):
     assert (RESULTS / f"{name}.md").read_text() == table_file(found), "run `make results-page`"
 
 
+def link_needs(name, root, target):
+    """A folder that has what the tiny study says that it reads, and nothing else."""
+    for need in NEEDS[name](find(name).settings("tiny"), "tiny"):
+        paths = (need,) if need in PUBLISHED_FILES else SOURCES[need].files
+        path = next(path for path in paths if (root / path).exists())
+        files = (root / path).parent.glob("*-ubyte*") if "idx3" in path else [root / path]
+        (target / path).parent.mkdir(parents=True, exist_ok=True)
+        for file in files:
+            (target / path).with_name(file.name).symlink_to(file.absolute())
+
+
 OTHERS = ["izmailov2021-small", "izmailov2021-imdb", "kendall2017", "lakshminarayanan2017", "ood"]
 
 
 @needs_data
 @pytest.mark.parametrize("name", ["gal2016", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
-def test_every_study_runs_tiny(name, tmp_path):
+def test_every_study_runs_tiny_on_what_it_says_that_it_reads(name, tmp_path, monkeypatch):
+    link_needs(name, data_root(), tmp_path / "data")
+    monkeypatch.setenv("POSTERITY_DATA", str(tmp_path / "data"))
     rows = reproduce(name, "tiny", tmp_path)
     began = time.process_time()
     again = reproduce(name, "tiny", tmp_path / "again")

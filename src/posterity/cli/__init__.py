@@ -171,12 +171,23 @@ def reproduce(
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="In two minutes: fewer rows, splits and steps.")] = False,
     tiny: Annotated[bool, typer.Option("--tiny", help="In seconds, to see that it works.")] = False,
+    part: Annotated[
+        str | None, typer.Option(help="One part alone, with results files of its own.", show_default=False)
+    ] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="The folder of the data files.", show_default="$POSTERITY_DATA, or ~/.cache/posterity"),
+    ] = None,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Take data files of any edition, without a look at their checksums.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="A folder for the numbers, the table and the pictures.")] = Path("results"),
     as_json: Json = False,
 ) -> None:
     """Run a published experiment again, and put our numbers beside the paper's. Goes on where it was stopped."""
-    from posterity.cli.reproduce import run_reproduce
+    from posterity.cli.reproduce import Run, run_reproduce
 
     if quick and tiny:
         raise InputError("--quick and --tiny are two sizes of the same run; give one.")
-    run_reproduce(name, "quick" if quick else "tiny" if tiny else "full", out, as_json)
+    size = "quick" if quick else "tiny" if tiny else "full"
+    run_reproduce(name, Run(size, part, out, data, unchecked), as_json)

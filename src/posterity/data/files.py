@@ -1,7 +1,8 @@
-"""Files of data, read without executing anything in them: npz, idx, CIFAR's pickled batches, csv.
+"""Files of data, read without executing anything in them: npz, idx, CIFAR's pickled batches, csv, text.
 
-A file of CHECKSUMS is checked against its sha256, or the md5 by which it is known, before it is read: once per process
-unless it changes on disk.
+A file of CHECKSUMS is checked against its sha256, or the md5 by which it is known, before it is read. Archives that
+users pack themselves have no bytes to go by, so what is checked is the sha256 of their numbers (NUMBERS). Either is
+done once per process unless the file changes on disk.
 """
 
 from __future__ import annotations
@@ -35,29 +36,34 @@ CIFAR_FOLDERS = ("cifar10/cifar-10-batches-py", "cifar-10-batches-py")
 # Editions of a file that are known to be good; a file that is not listed is read without a check.
 CHECKSUMS: dict[str, tuple[str, ...]] = {
     **{f"{folder}/{name}": (digest,) for folder in CIFAR_FOLDERS for name, digest in CIFAR_MD5.items()},
-    "cifar10/cifar10_lossless_subset.npz": ("8281d0f34ecd4b0cae77d2cf0278e8bc93b29b228a4dc2ce96c0079c60a44330",),
     "co2/co2_weekly.csv": ("16695fa2786e53414e5a6b54767a3fdf5de99cfbc68617f69d1362d92776a92f",),
-    "fashion_mnist/fashion_mnist.npz": ("5b6d2c4c694a91887af8ab7d039c04f80af3c29378d731c93a538d2e831aa469",),
-    "imdb/imdb_tok20000_len100.npz": ("f24c2db0d106e54c11b7f44c5e3c09394fd83ec1cf5b1e84f7cb188b3eab2935",),
-    "mnist/mnist.npz": (
-        "06af5dfe73b70e3bc1c36439982b18a8d76803db9b544f6fdf838a37fbb01b64",
-        "731c5ac602752760c8e48fbffcf8c3b850d9dc2a2aedcf2cc48468fc17b673d1",  # as Keras has it
-    ),
     "mushroom/mushrooms.csv": ("f0284c7a4210c4b0793713de9c45841d66f9bb27f6408f8bfedb6b34e6d6f53c",),
     "notmnist/t10k-images-idx3-ubyte.gz": ("70ae9e06201f2827e5b0a3781a3169d735dd2efc69996b9eeaee7f10ed4044d7",),
     "notmnist/t10k-labels-idx1-ubyte.gz": ("1fa03836e01c862542f8eb83463bb951bebec6fcb3efa28dad748c6b38a9021b",),
-    "uci/bostonHousing.npz": ("d0520c15af4cb4af6b01f58dad6669030fb9988df14adfea0d981a3ea48df69b",),
-    "uci/concrete.npz": ("0964e0e1dbe400e0c94ca7b8eca468670394809f77875fbcf68715be78e88bc4",),
-    "uci/energy.npz": ("7bbff3e490070489eb5ac0f8366e80f2d76598b698fb2001a3a3532e0a30a83b",),
-    "uci/kin8nm.npz": ("355ec58a77a27ae8428bd94bf0a9700344d2cdb4f9f31c17befa487ea35d3e07",),
-    "uci/naval-propulsion-plant.npz": ("9c9f9c9d11e2e5cbc7cd2200980e910006bab72d6adf51070ad92b924e6a567c",),
-    "uci/power-plant.npz": ("b2df6548fde5b78fbc678e256fa2637fc1b549fda4d22a89df7589ff8fff9522",),
-    "uci/protein-tertiary-structure.npz": ("4df98f6976ec062d19df7908e7f3e9bf39ff66bf3d0186c733ddbd3d49e10d92",),
-    "uci/wine-quality-red.npz": ("022d7f116bb21454d028df2cd526701488e0d4d659e06992dc53a4161e498943",),
-    "uci/yacht.npz": ("18dd1ededf51e2d63323be9645d29e702dbbeefa3ac81f0f22e5c6ee705d0f46",),
+}
+# Of an archive, the sha256 of the arrays that are read from it, by `digest_of`: however it was packed.
+NUMBERS: dict[str, str] = {
+    "cifar10/cifar10_lossless_subset.npz": "ebe292ed2652852cdb945996f9d064e03a5a29e3083cff04ee45590b233634e4",
+    "fashion_mnist/fashion_mnist.npz": "8035d6b6ebfa3a85bd76bc2f83dc22ffdf47ef3dfd72c2198af2457c730a6a99",
+    "imdb/imdb_tok20000_len100.npz": "273d58c0dd3e0a5ffa22f602d284cd4489d420e882a901df7c71f7a07549712b",
+    "mnist/mnist.npz": "b24b06c7f82492e214276c2737bd1c19b067ff2fe97fe31e21e38ce0cb76fc42",
+    "uci/bostonHousing.npz": "36c5f184b8e7af7d935bf9772de3598092eebbac4ff30071f727fe0e162c28e9",
+    "uci/concrete.npz": "fd5a8742a9f27226d08fe56c830b1d855327bf5bbef8fa775b73a08ef122e521",
+    "uci/energy.npz": "1e26818863d20f05b9ad42dd4a75077f58368b67185e5a02ad4c074c690d7197",
+    "uci/kin8nm.npz": "e53c88437a4defa054195e8a39c37a857c76eb61419f7056384714a8c803d788",
+    "uci/naval-propulsion-plant.npz": "790c7aec0e7f78c83788b792304ef06164668e1dd7e4c60af0557615e4cd5696",
+    "uci/power-plant.npz": "1ac98c48edba252faae2eb78654a57a937e9bc84bf57112c2a7149ca4eb42bfc",
+    "uci/protein-tertiary-structure.npz": "89e8f35dd25db2d487dbf297ce0f2f8537a7575f16b1abc49ded26cc500837e1",
+    "uci/wine-quality-red.npz": "0fb20c27b6beb3d1a3804d870e8d8e9cb6575528be0b48796386b828653b5e7b",
+    "uci/yacht.npz": "3deb112b46d59a6f3553b79ff3cd4c76082d3ada7de285d15e877f80917c1e34",
 }
 
 AGAIN = "Copy the file again from its origin."
+REFUSED = (
+    "It is damaged or another edition: copy it again from its origin, or read it as it is with load(..., "
+    "verify=False), in a study with `posterity reproduce NAME --unchecked`."
+)
+_GOOD: set[tuple[Path, str, int, int]] = set()  # archives whose numbers were found to be as expected
 IDX_BYTES = b"\0\0\x08"  # how an idx file of unsigned bytes begins; the number of axes follows
 
 _RECONSTRUCT = np.empty(0).__reduce__()[0]
@@ -71,8 +77,17 @@ ARRAY_NAMES: dict[tuple[str, str], Any] = {
 
 
 def data_root(root: str | Path | None = None) -> Path:
-    """The folder of the data: the one given, else that of POSTERITY_DATA, else ../shared/data."""
-    return Path(root or os.environ.get("POSTERITY_DATA") or "../shared/data").expanduser()
+    """The folder of the data: the one given, else that of POSTERITY_DATA, else ~/.cache/posterity.
+
+    XDG_CACHE_HOME may name another place than ~/.cache.
+    """
+    given = root or os.environ.get("POSTERITY_DATA")
+    return Path(given or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "posterity").expanduser()
+
+
+def checks_files() -> bool:
+    """False where POSTERITY_UNCHECKED is 1: so `posterity reproduce --unchecked` tells the processes it starts."""
+    return os.environ.get("POSTERITY_UNCHECKED") != "1"
 
 
 class Folder(NamedTuple):
@@ -102,9 +117,20 @@ class Folder(NamedTuple):
         path = self.checked(name)
         try:
             with np.load(path, allow_pickle=False) as archive:
-                return [archive[_full_name(key, archive.files)] for key in keys]
+                arrays = [archive[_full_name(key, archive.files)] for key in keys]
         except (ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
             raise ValueError(f"{path} is not the archive of plain arrays expected here: {error}. {AGAIN}") from error
+        if self.verify and name in NUMBERS:
+            check_numbers(path, arrays, NUMBERS[name])
+        return arrays
+
+    def text(self, name: str) -> np.ndarray:
+        """A table of numbers with white space between them, [rows, columns]."""
+        path = self.checked(name)
+        try:
+            return np.loadtxt(path, ndmin=2)
+        except ValueError as error:
+            raise ValueError(f"{path} is not a table of numbers: {error}. {AGAIN}") from error
 
     def idx(self, name: str) -> np.ndarray:
         """An array of unsigned bytes in the format of MNIST: a head of big-endian numbers, then the bytes."""
@@ -148,10 +174,37 @@ def check(path: Path, digests: Sequence[str]) -> None:
     kind = "md5" if len(digests[0]) == 32 else "sha256"
     found = _digest(path.resolve(), kind, state.st_size, state.st_mtime_ns)
     if found not in digests:
-        raise ValueError(
-            f"{path} has the {kind} {found}; expected {' or '.join(digests)}. It is damaged or another edition: "
-            "copy it again from its origin, or read it as it is with load(..., verify=False)."
-        )
+        raise ValueError(f"{path} has the {kind} {found}; expected {' or '.join(digests)}. {REFUSED}")
+
+
+def check_numbers(path: Path, arrays: Sequence[np.ndarray], digest: str) -> None:
+    """Refuse an archive whose numbers have another sha256."""
+    state = path.stat()
+    edition = (path.resolve(), digest, state.st_size, state.st_mtime_ns)
+    if edition in _GOOD:
+        return
+    found = digest_of(arrays)
+    if found != digest:
+        raise ValueError(f"{path} holds numbers of the sha256 {found}; expected {digest}. {REFUSED}")
+    _GOOD.add(edition)
+
+
+def digest_of(arrays: Sequence[np.ndarray]) -> str:
+    """The sha256 of shapes and numbers, whatever the byte order, the layout in memory and the width of the integers."""
+    state = hashlib.sha256()
+    for array in arrays:
+        numbers = np.ascontiguousarray(array, _plain_type(array))
+        state.update(f"{numbers.dtype.str} {numbers.shape}\n".encode())
+        state.update(numbers.tobytes())
+    return state.hexdigest()
+
+
+def _plain_type(array: np.ndarray) -> np.dtype:
+    """float64, or the narrowest integers that hold the least and the greatest number; text as it is."""
+    if array.dtype.kind not in "biu":
+        return np.dtype("<f8") if array.dtype.kind == "f" else array.dtype.newbyteorder("<")
+    ends = [array.min(), array.max()] if array.size else [0]
+    return np.result_type(*(np.min_scalar_type(int(end)) for end in ends)).newbyteorder("<")
 
 
 @cache

@@ -3,7 +3,8 @@
 MNIST averaged over 2x2 pixels (196 inputs), a dense network with one hidden layer of 32 tanh units, a Gaussian prior
 of standard deviation 8 / sqrt(fan-in). Under narrower ones (1, 2, 4) HMC had a lower log-likelihood than MAP on the
 first test digits, which was seen before 8 was chosen; a wider one (16) mixed more slowly. The rates of the minibatch
-samplers, and that they begin at MAP, were chosen by their distance from HMC on training digits that no run here sees.
+samplers, and that SGLD and SGHMC begin at MAP, were chosen by their distance from HMC on training digits that no run
+here sees; the cyclical sampler begins at the usual initial weights.
 Agreement is the share of test digits with the same most probable class as HMC's; total variation is half the sum of
 the absolute differences of the class probabilities, averaged over test digits. The paper's own numbers are for a
 residual network on CIFAR-10: a published value here tells the order of the methods, no more. Beside them, how well each

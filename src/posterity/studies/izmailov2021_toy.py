@@ -17,10 +17,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from posterity import HMC, MAP, Gaussian, Model, Normal, chains, fit, mlp, plots
-from posterity.plots.style import INK
+from posterity.plots.style import INK, LINE, MUTED, name_axes, style
 from posterity.posterior import Posterior
+from posterity.studies.needs import TOY_DATA, TOY_TRACE, published_file
 from posterity.studies.rows import Row
-from posterity.studies.study import Record, published_file
+from posterity.studies.study import Record
 
 THEIRS = {"log_likelihood": "log_likelihood", "acceptance": "accept_prob"}  # columns of their trace
 TOLERANCE = {"log_likelihood": 0.9, "acceptance": 0.08}
@@ -38,7 +39,7 @@ CONSTANTS = {
 
 def read() -> dict[str, np.ndarray]:
     """f = (x, x^2), y: 120 points; f_, y_: the noiseless curve on a grid."""
-    with np.load(published_file("toy/bnn_hmc_synth_reg_data.npz"), allow_pickle=False) as arrays:
+    with np.load(published_file(TOY_DATA), allow_pickle=False) as arrays:
         return dict(arrays)
 
 
@@ -53,7 +54,8 @@ def run(record: Record) -> list[Row]:
 
     found = record.once("toy", sampled)
     record.keep_picture(found["picture"])
-    trace, rows = pd.read_csv(published_file("toy/bnn_hmc_synth_hmc_trace.csv")), []
+    trace, rows = pd.read_csv(published_file(TOY_TRACE)), []
+    record.picture("toy-trace", traces(found, trace))
     for name, column in THEIRS.items():
         ours, published = (_mean_of_trace(values) for values in (found[name], trace[column]))
         near = abs(ours[0] - published[0]) <= TOLERANCE[name]
@@ -102,4 +104,21 @@ def picture(posterior: Posterior) -> Figure:
     axes.plot(data["f_"][:, 0], data["y_"].ravel(), color=INK, lw=0.8, ls=":", label="truth")
     axes.set_title("HMC on the synthetic regression of Izmailov et al. 2021")
     axes.legend()
+    return figure
+
+
+def traces(ours: dict[str, Any], theirs: pd.DataFrame) -> Figure:
+    """Log-likelihood and acceptance of every iteration, beside what theirs printed."""
+    with style():
+        figure = Figure(figsize=(8.5, 3.2), layout="constrained")
+        for axes, (name, column) in zip(figure.subplots(1, 2), THEIRS.items(), strict=True):
+            published = theirs[column].to_numpy(float)
+            axes.plot(np.arange(len(published)), published, color=MUTED, lw=1.2, label="published")
+            axes.plot(np.arange(len(ours[name])), ours[name], color=LINE, lw=1.2, label="ours")
+            axes.axvline(BURN_IN, color=MUTED, lw=0.8, ls=":")
+            kept = np.concatenate([published[BURN_IN:], np.asarray(ours[name], float)[BURN_IN:]])
+            margin = 0.15 * (kept.max() - kept.min())
+            axes.set_ylim(kept.min() - margin, kept.max() + margin)  # the way there would hide where it arrives
+            name_axes(axes, "iteration", name.replace("_", " "))
+            axes.legend()
     return figure

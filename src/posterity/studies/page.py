@@ -18,8 +18,10 @@ INTRODUCTION = """# Published results, reproduced
 
 Each table is written by `posterity reproduce NAME` and this page from its results file, `results/NAME.json`; no number
 is typed by hand. "Apart" is our number minus the published one, in standard errors of the difference (paired by split
-where the paper's splits are known). Targets are ours, set before the run; a setting that was chosen after test scores
-had been seen is named in the remark.
+where the paper's splits are known). Standard errors are over splits or repeated runs where a study has them; a method
+that was run with a single seed has those over test rows only, which know nothing of what another seed would have given.
+Targets are ours and did not change between runs, but some runs were repeated with other settings after a target had
+been missed: the remark says so, and names every setting that was chosen after test scores had been seen.
 """
 OTHER_SETTINGS = "\nThese numbers were found with other settings than the command has now; it would run them again.\n"
 
@@ -74,14 +76,16 @@ def sentence(row: Row) -> str:
 def main() -> None:
     folder, target = Path(sys.argv[1]), Path(sys.argv[2])
     target.write_text(page(folder))
-    for path in (folder / f"{name}.json" for name in STUDIES):
-        if path.exists() and (text := table_file(json.loads(path.read_text()))):
-            path.with_suffix(".md").write_text(text)
     pictures = target.parent / "pictures"
     pictures.mkdir(exist_ok=True)
-    for path in sorted(folder.glob("*.png")):
-        if any(path.name.startswith(name) for name in STUDIES):
-            shutil.copy(path, pictures / path.name)
+    for path in (folder / f"{name}.json" for name in STUDIES):  # of whole studies, not of a part or a quick run
+        if not path.exists():
+            continue
+        found = json.loads(path.read_text())
+        if text := table_file(found):
+            path.with_suffix(".md").write_text(text)
+        for name in found["pictures"]:
+            shutil.copy(folder / name, pictures / name)
 
 
 if __name__ == "__main__":

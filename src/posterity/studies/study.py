@@ -3,7 +3,8 @@
 A study is a function of a `Record` that yields rows: our numbers beside the published ones. It computes in parts,
 `record.once(key, function)`; each part is written to disk as soon as it is known, so that a run of hours that was
 stopped has a table of what it found, and goes on where it was. `reproduce` writes NAME.json (settings, every number,
-versions), NAME.md (the table) and the pictures.
+versions), NAME.md (the table) and the pictures. One part of a study that consists of several, its PARTS, can be run
+alone; it writes NAME-PART.json and so on, and the page of results does not read it.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ from __future__ import annotations
 import importlib
 import json
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Literal
@@ -24,22 +26,18 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from posterity.data import data_root
+from posterity.data.files import checks_files
 from posterity.receipt import installed_versions
+from posterity.studies.needs import check_data
+from posterity.studies.needs import published_file as published_file
 from posterity.studies.rows import Row, read_rows, tables
 
 Size = Literal["full", "quick", "tiny"]
 SIZES: tuple[Size, ...] = ("full", "quick", "tiny")
 UNFINISHED = "\nThis run was stopped before its end: rows are missing. The same command goes on with it.\n"
 
-PUBLISHED_FILES = {
-    "uci/published_per_split_results.json": "the results folders of the code of Gal & Ghahramani 2016",
-    "toy/bnn_hmc_synth_reg_data.npz": "the code of Izmailov et al. 2021",
-    "toy/bnn_hmc_synth_hmc_trace.csv": "the notebooks in the code of Izmailov et al. 2021",
-    "hmc_reference/hmc_reference.npz": "the samples that Izmailov et al. 2021 published",
-}
 # Each is a module of this package with TITLE, REFERENCE, LEFT_OUT (what of the paper is not here), settings(size) and
-# run(record) -> rows.
+# run(record) -> rows. Where it has PARTS, settings(size) has an entry for each, and run does those of the record's.
 STUDIES = {
     "gal2016": "gal2016",
     "blundell2015": "blundell2015",
@@ -52,13 +50,15 @@ STUDIES = {
 
 
 class Record:
-    """A run of a study: its size and settings, and the parts that are already known."""
+    """A run of a study, or of one part of it: its size and settings, and the numbers that are already known."""
 
-    def __init__(self, name: str, size: Size, folder: Path, settings: dict[str, Any]) -> None:
+    def __init__(self, name: str, size: Size, folder: Path, settings: dict[str, Any], part: str | None = None) -> None:
         self.name, self.folder, self.settings = name, folder, settings
         self.size: Size = size
-        self.stem = name if size == "full" else f"{name}-{size}"
+        self.part = part
+        self.stem = stem(name, size, part)
         self.parts: dict[str, Any] = {}
+        self.asked: set[str] = set()  # keys of parts, by this run
         self.rows: list[Row] = []
         self.pictures: list[str] = []
         self.finished = False
@@ -73,6 +73,7 @@ class Record:
 
     def once(self, key: str, compute: Callable[[], dict[str, Any]]) -> dict[str, Any]:
         """The part of this name: as an earlier run left it, or computed now and kept."""
+        self.asked.add(key)
         if key not in self.parts:
             self._keep(key, _timed(compute))
         return self.parts[key]
@@ -83,6 +84,7 @@ class Record:
         A network trains on one core, or gains little from a second one. A tiny run stays in this process, which has
         its programs compiled.
         """
+        self.asked |= set(jobs)
         missing = {key: arguments for key, arguments in jobs.items() if key not in self.parts}
         if self.size == "tiny":
             for key, arguments in missing.items():
@@ -119,12 +121,18 @@ class Record:
         if name not in self.pictures:
             self.pictures.append(name)
 
+    def finish(self) -> None:
+        """Let go of parts that the whole run did not ask for: those of a setting or a method that was given up."""
+        self.parts = {key: part for key, part in self.parts.items() if key in self.asked}
+        self.finished = True
+        self.write()
+
     def write(self) -> None:
         """The JSON file, whole or not at all, and the table of the rows so far."""
         study = find(self.name)
         document = {
             "study": self.name,
-            "title": study.TITLE,
+            "title": study.TITLE if self.part is None else f"{study.TITLE}: {self.part}",
             "reference": study.REFERENCE,
             "size": self.size,
             "settings": self.settings,
@@ -183,7 +191,30 @@ def save_picture(figure: Any, path: Path) -> None:
 def _timed(compute: Callable[..., dict[str, Any]], *arguments: Any) -> dict[str, Any]:
     began = time.perf_counter()
     found = compute(*arguments)
-    return {**found, "seconds": round(time.perf_counter() - began, 2)}
+    return {**found, "seconds": round(time.perf_counter() - began, 2), "made_by": _made_by()}
+
+
+def _made_by() -> str:
+    """The version that computed a part, the commit if it is a checkout, and whether its data were taken unchecked."""
+    told = [f"posterity {installed_versions()['posterity']}", _commit(), "" if checks_files() else "data unchecked"]
+    return ", ".join(filter(None, told))
+
+
+@cache
+def _commit() -> str:
+    """Of the checkout that this package is part of, with a mark if its files differ; nothing outside of one."""
+    here = Path(__file__)
+
+    def git(*arguments: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(["git", "-C", str(here.parent), *arguments], capture_output=True, text=True, check=False)
+
+    try:
+        if git("ls-files", "--error-unmatch", here.name).returncode:  # installed into a folder of another repository
+            return ""
+    except OSError:  # no git here
+        return ""
+    same = git("diff", "--quiet", "HEAD", "--", str(here.parents[1])).returncode == 0
+    return f"commit {git('rev-parse', '--short', 'HEAD').stdout.strip()}{'' if same else ' with changes'}"
 
 
 def _a_process_a_core() -> ProcessPoolExecutor:
@@ -207,27 +238,41 @@ def find(name: str) -> Any:
     return importlib.import_module(f"posterity.studies.{STUDIES[name]}")
 
 
-def reproduce(name: str, size: Size = "full", folder: str | Path = "results") -> list[Row]:
-    """Run a study, or what is left of it, and write its numbers, its table and its pictures."""
+def stem(name: str, size: Size, part: str | None = None) -> str:
+    """What the names of the files of a run begin with."""
+    return "-".join([name, *([] if part is None else [part]), *([] if size == "full" else [size])])
+
+
+def settings_of(name: str, size: Size, part: str | None = None) -> dict[str, Any]:
+    """Those of a whole study, or of one of its parts."""
     study = find(name)
-    record = Record(name, size, Path(folder), study.settings(size))
-    for row in study.run(record):
+    settings = study.settings(size)
+    if part is None:
+        return settings
+    known = [each for each in parts_of(name) if each in settings]
+    if part in known:
+        return {part: settings[part]}
+    if not parts_of(name):
+        several = ", ".join(each for each in STUDIES if parts_of(each))
+        raise ValueError(f"{name} has no parts to run alone; leave out --part {part}. Studies that have: {several}.")
+    where = "" if size == "full" else f" when it is {size}"
+    raise ValueError(f"{name} has no part {part!r}{where}; its parts are {', '.join(known)}.")
+
+
+def parts_of(name: str) -> list[str]:
+    return list(getattr(find(name), "PARTS", ()))
+
+
+def reproduce(name: str, size: Size = "full", folder: str | Path = "results", part: str | None = None) -> list[Row]:
+    """Run a study, or what is left of it, and write its numbers, its table and its pictures."""
+    settings = settings_of(name, size, part)
+    check_data(name, settings, size)
+    record = Record(name, size, Path(folder), settings, part)
+    for row in find(name).run(record):
         record.rows.append(row)
         record.write()
-    record.finished = True
-    record.write()
+    record.finish()
     return record.rows
-
-
-def published_file(name: str) -> Path:
-    """A file of published numbers among the data; none of them is a data set, so `load` does not know them."""
-    path = data_root() / name
-    if not path.exists():
-        raise FileNotFoundError(
-            f"{path.absolute()} is missing. It comes from {PUBLISHED_FILES[name]}; put it there, or name the folder "
-            "that holds it with the variable POSTERITY_DATA."
-        )
-    return path
 
 
 def mean_and_error(values: Any) -> tuple[float, float | None]:

@@ -8,11 +8,9 @@ from typing import NamedTuple
 import numpy as np
 
 from posterity.data.catalogue import UCI, uci_arrays
-from posterity.studies.study import published_file
+from posterity.studies.needs import PER_SPLIT, UCI_NAMES, published_file
 
-# The catalogue calls the red wines wine_red, beside scikit-learn's wine; the paper's tables say wine.
-CATALOGUE_NAMES = {name.removesuffix("_red"): name for name in UCI}
-NAMES = {short: UCI[name] for short, name in CATALOGUE_NAMES.items()}
+NAMES = {short: UCI[name] for short, name in UCI_NAMES.items()}
 
 
 class Split(NamedTuple):
@@ -28,7 +26,7 @@ class Split(NamedTuple):
 
 def read(name: str) -> dict[str, np.ndarray]:
     """X, y, and train, test: a row of indices for each split."""
-    return uci_arrays(CATALOGUE_NAMES[name])
+    return uci_arrays(UCI_NAMES[name])
 
 
 def split(data: dict[str, np.ndarray], number: int) -> Split:
@@ -52,4 +50,4 @@ def hold_out(rows: Split) -> Split:
 
 def published() -> dict:
     """Per-split results of the published dropout variants."""
-    return json.loads(published_file("uci/published_per_split_results.json").read_text())
+    return json.loads(published_file(PER_SPLIT).read_text())
