@@ -37,9 +37,7 @@ reproduce-quick: $(VENV)/.installed
 	for name in $(STUDIES); do $(RUN)/posterity reproduce $$name --quick --data $(DATA) --out results-quick || exit 1; done
 
 benchmark: $(VENV)/.installed .benchmark-venv/.installed
-	$(RUN)/python benchmarks/core.py
-	$(RUN)/python benchmarks/samplers.py
-	$(RUN)/python benchmarks/networks.py
+	status=0; for part in core samplers networks; do $(RUN)/python benchmarks/$$part.py || status=1; done; exit $$status
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
