@@ -298,6 +298,15 @@ def class_probs(distribution: dist.Distribution) -> Array:
     return probs
 
 
+def cdf(distribution: dist.Distribution, value: Array) -> Array:
+    """P(y <= value) of each single number: 0 below the support and 1 above it, where numpyro's may be NaN, or 0.9."""
+    support: Any = getattr(distribution, "support", None)
+    lower, upper = (getattr(support, name, None) for name in ("lower_bound", "upper_bound"))
+    found = jnp.asarray(distribution.cdf(value))
+    found = found if lower is None else jnp.where(value < lower, 0.0, found)
+    return found if upper is None else jnp.where(value >= upper, 1.0, found)
+
+
 def _normal(location: Array, scale: Any, num_outputs: int) -> dist.Distribution:
     if num_outputs > 1:
         return dist.Normal(location, scale).to_event(1)
