@@ -138,6 +138,11 @@ class Model:
             return (log_likelihood + log_prior) / self.temperature
         return log_likelihood / self.temperature + log_prior
 
+    def objective(self, log_likelihood: Array, log_prior: Array) -> Array:
+        """T times the log of that density, for what only seeks its peak: a learning rate means the same at any T."""
+        factor = 1.0 if self.tempering == "posterior" else self.temperature
+        return log_likelihood + factor * log_prior
+
     @property
     def tempering_factors(self) -> tuple[Any, Any]:
         """What the target multiplies log-likelihood and log prior by."""

@@ -106,8 +106,8 @@ def descend(
 
 
 def loss_parts(model: Any, log_likelihood: Array, log_prior: Array, clock: Clock) -> tuple[Array, LossParts]:
-    """The negative tempered log joint per datum; `log_likelihood` is that of the whole data, scaled from a batch."""
-    loss = -model.temper(log_likelihood, log_prior) / clock.num_data
+    """Minus the model's objective per datum; `log_likelihood` is that of the whole data, scaled from a batch."""
+    loss = -model.objective(log_likelihood, log_prior) / clock.num_data
     negative_log_likelihood = -log_likelihood / clock.num_data
     return loss, LossParts(loss, negative_log_likelihood, loss - negative_log_likelihood)
 
