@@ -330,6 +330,7 @@ def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
     own = own_distance(hmc, x)
     return {
         "verdict": found.verdict,
+        "doubts": list(found.doubts),
         "r_hat": float(known.max()) if known.size else None,
         "own_distance": {name: [one.value, one.standard_error] for name, one in own.items()},
     }
