@@ -34,7 +34,7 @@ from posterity.inference.method import Result
 from posterity.model import Model, weighted_sum
 from posterity.networks.built_in import BuiltIn
 from posterity.networks.dropout import apply_per_row
-from posterity.networks.mlp import DROPOUT_LOGIT, MLP
+from posterity.networks.mlp import DROPOUT_LOGIT
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params
 
 
@@ -124,7 +124,7 @@ class MCDropout(Descent):
     def _rates(self, model: Model, params: Params) -> Params:
         """The probability that the input of each weight is dropped; 0 where neither network nor user says."""
         if self.rates is None:
-            return model.network.dropout_rates(params) if isinstance(model.network, MLP | BuiltIn) else _zeros(params)
+            return model.network.dropout_rates(params) if isinstance(model.network, BuiltIn) else _zeros(params)
 
         def find(name: str, leaf: Array) -> float:
             is_matrix = jnp.ndim(leaf) > 1  # dropping inputs does not touch a bias
