@@ -12,7 +12,6 @@ from posterity import tree
 from posterity.likelihoods import class_probs
 from posterity.types import Array, Batch
 
-
 STREAMS = {"holdout": 7, "validation": 10}  # of random numbers: what is set aside for one is not what is for the other
 
 
