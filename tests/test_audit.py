@@ -102,7 +102,12 @@ def test_a_reference_that_has_not_converged_is_no_judge(reference, line):
     apart = jax.tree.map(lambda leaf: leaf + 5.0 * np.arange(4).reshape(4, 1, *[1] * (leaf.ndim - 2)), reference.family)
     doubtful = dataclasses.replace(reference, family=apart)
     assert "no judge yet (not converged)" in str(audit(reference, doubtful, line[0][:ROWS]))
-    assert "HMC has converged at" in str(audit(reference, reference, line[0][:ROWS]))
+    told = str(audit(reference, reference, line[0][:ROWS]))
+    assert "HMC is a usable judge" in told
+    assert "Too few effective draws to be good" in told
+    found = audit(reference, reference, line[0][:ROWS])
+    good = dataclasses.replace(found, diagnosis=dataclasses.replace(found.diagnosis, verdict="good", doubts=()))
+    assert str(good).endswith("HMC has converged at these inputs.")
 
 
 def test_a_row_of_several_targets_counts_their_mean(line):

@@ -104,22 +104,29 @@ def test_at_most_so_many_rows_are_judged():
     assert many[-1] == 99_999
 
 
-def _entry(name, nll, seconds, distance=None, coverage=0.9):
+HARD = np.random.default_rng(0).normal(size=100)  # how hard each test row is, for every method
+
+
+def _entry(name, nll, seconds, distance=None, coverage=0.9, own=0.0):
+    """`own`: how much the method's scores of single rows differ from those of the others."""
+    noise = np.random.default_rng(len(name)).normal(size=100)
+    rows = nll + (HARD - HARD.mean()) + own * (noise - noise.mean())
+    prediction = SimpleNamespace(log_prob=lambda y: -rows)
     scores = {"nll": Estimate(nll, 0.1), "coverage_90": Estimate(coverage, 0.02)}
     apart = {} if distance is None else {"wasserstein": Estimate(distance, 0.01)}
     nothing = SimpleNamespace()
-    return Entry(name, LABELS[name], nothing, nothing, scores, apart, seconds)  # type: ignore[arg-type]
+    return Entry(name, LABELS[name], nothing, prediction, scores, apart, seconds)  # type: ignore[arg-type]
 
 
 def _comparison(entries, **settings):
-    rows = (np.zeros((2, 1)), np.zeros(2))
+    rows = (np.zeros((100, 1)), np.zeros(100))
     return Comparison("t", "regression", "y", ("a",), (), rows, rows, None, tuple(entries), settings=settings)
 
 
 def test_the_verdict_names_the_nearest_the_best_the_too_sure_and_what_to_use():
     entries = [
-        _entry("map", 1.05, 1.0, distance=0.5, coverage=0.7),
-        _entry("laplace", 1.08, 2.0, distance=0.2),
+        _entry("map", 1.05, 1.0, distance=0.5, coverage=0.7, own=0.8),
+        _entry("laplace", 1.08, 2.0, distance=0.2, own=1.0),
         _entry("mile", 1.3, 9.0, distance=0.05),
         _entry("hmc", 1.0, 60.0),
     ]
@@ -130,9 +137,23 @@ def test_the_verdict_names_the_nearest_the_best_the_too_sure_and_what_to_use():
     assert "farthest is MAP" in text
     assert "own halves are 0.03 apart" in text
     assert "Best by negative log likelihood is HMC" in text
-    assert "within its standard error: MAP, Laplace" in text
+    assert "within the standard error of the difference: MAP, Laplace" in text
     assert "70 % (MAP)" in text
     assert "Use Laplace" in text  # quicker than HMC, and unlike MAP it knows its ignorance
+
+
+def test_methods_are_told_apart_row_by_row():
+    """Each score has an error of 0.1, nearly all of it from rows that are hard for both; their difference has 0.01."""
+    near, top = _entry("laplace", 1.05, 1.0, own=0.1), _entry("hmc", 1.0, 9.0)
+    assert "within" not in "\n".join(_comparison([near, top]).verdict())
+    assert "Use HMC: nothing else predicts as well here." in _comparison([near, top]).verdict()
+    same = _entry("laplace", 1.005, 1.0, own=0.1)
+    assert any(line.startswith("Use Laplace") for line in _comparison([same, top]).verdict())
+
+
+def test_the_doubts_about_the_referee_are_told():
+    trust = {"verdict": "usable", "doubts": ["Too few effective draws."], "r_hat": 1.0, "own_distance": {}}
+    assert _comparison([_entry("hmc", 1.0, 9.0)], reference=trust).verdict()[0].endswith("Too few effective draws.")
 
 
 def test_the_verdict_warns_of_a_referee_that_has_not_converged_or_is_absent():

@@ -1,5 +1,6 @@
 """The diagnosis of a posterior: its verdict, its words, the draws it asks for, and its export."""
 
+import dataclasses
 import sys
 from types import SimpleNamespace
 
@@ -10,7 +11,8 @@ import pytest
 from arviz_stats.base import array_stats
 from targets import NETWORK, autoregressive, linear_gaussian
 
-from posterity import HMC, Model, chains, diagnostics, fit, uncertainty
+from posterity import HMC, MILE, Model, chains, diagnostics, fit, uncertainty
+from posterity.chains import Convergence
 from posterity.diagnosis import Diagnosis
 from posterity.families import DiagonalGaussian, Samples
 from posterity.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian
@@ -38,6 +40,13 @@ def of_chains(values, trace=None, weights=None, **more):
 # The verdict
 
 
+def judge(r_hat, draws=None, stuck=(), divergent=0.0, bulk=400.0, tail=400.0):
+    """The verdict on four chains."""
+    ess = [np.where(np.isnan(r_hat), np.nan, value) for value in (bulk, tail)]
+    found = Convergence(r_hat, *ess, np.zeros_like(r_hat))
+    return diagnostics._judge(found, draws or {}, list(stuck), divergent, 4)
+
+
 @pytest.mark.parametrize(
     ("r_hat", "verdict"),
     [
@@ -46,15 +55,49 @@ def of_chains(values, trace=None, weights=None, **more):
         (np.r_[np.full(95, 1.099), np.full(5, 3.0)], "usable"),
         (np.r_[np.full(94, 1.099), np.full(6, 1.101)], "not converged"),
         (np.stack([np.full(100, 1.0), np.full(100, 1.2)], 1), "not converged"),  # the worst of an input counts
-        (np.r_[np.full(99, np.nan), 1.0], "good"),
+        (np.r_[np.full(99, 1.0), np.nan], "usable"),  # which is not known to be good
+        (np.r_[np.full(99, np.nan), 1.0], "not converged"),
         (np.full(100, np.nan), "undetermined"),
         (np.full(100, np.inf), "not converged"),
     ],
 )
 def test_thresholds(r_hat, verdict):
-    assert diagnostics._judge(r_hat, {}, []) == verdict
-    assert diagnostics._judge(r_hat, {}, [2]) == "not converged"
-    assert diagnostics._judge(r_hat, {"mean": np.array([np.nan])}, []) == "not converged"
+    assert judge(r_hat)[0] == verdict
+    assert judge(r_hat, stuck=[2])[0] == "not converged"
+    assert judge(r_hat, {"mean": np.array([np.nan])})[0] == "not converged"
+
+
+@pytest.mark.parametrize(
+    ("settings", "verdict", "reason"),
+    [
+        ({"bulk": 399.0}, "usable", "at the worst input 399 for the centre and 400 for the tails"),
+        ({"tail": 399.0}, "usable", "100 per chain, here 400, are needed"),
+        ({"divergent": 0.011}, "usable", "Too many divergences to be good: 1 % of the kept steps"),
+        ({"divergent": 0.3}, "not converged", "30 % of the kept steps"),
+        ({"divergent": 0.01}, "good", None),
+    ],
+)
+def test_r_hat_alone_makes_nothing_good(settings, verdict, reason):
+    found, reasons = judge(np.full(100, 1.0), **settings)
+    assert found == verdict
+    assert (reasons == ()) if reason is None else (reason in reasons[0])
+
+
+def test_few_draws_and_many_divergences_are_not_good():
+    """Eight draws of each chain can have any R-hat."""
+    few = next(
+        found for seed in range(50) if (found := of_chains(autoregressive(-0.5, (4, 8, 1), seed))).r_hat[0] < 1.01
+    )
+    assert few.verdict == "usable"
+    assert "Too few effective draws to be good" in str(few)
+    assert "R-hat and intervals are rough" in str(few)
+    values = autoregressive(0.0, (4, 3000, 5))
+    diverged = np.zeros((4, 3000))
+    assert of_chains(values, {"diverged": diverged}).verdict == "good"
+    diverged[:, :900] = 1
+    bad = of_chains(values, {"diverged": diverged})
+    assert bad.verdict == "not converged"
+    assert "30 % of the kept steps" in str(bad)
 
 
 def test_chains_that_agree_are_good():
@@ -115,6 +158,9 @@ def test_values_without_variation_are_left_out_and_said():
     found = of_chains(values, weights=weights)
     assert "At 1 input every draw predicts the same" in str(found)
     assert 4 not in found.worst_inputs(6)
+    longer = autoregressive(0.0, (4, 3000, 6))
+    longer[:, :, 4] = 1.0
+    assert of_chains(longer).verdict == "good"  # where all predict the same, they agree
     saturated = of_chains(np.ones((4, 200, 3)), weights=weights)
     assert saturated.verdict == "undetermined"
     assert saturated.stuck_chains == ()
@@ -164,6 +210,7 @@ def test_energy_and_divergences():
     assert "Chain 1 diverged in 3 of its 400 steps" in text
     assert "Chain 1 is slow to change energy (E-BFMI under 0.3)" in text
     assert "0.90, 0.90" in text
+    assert f"E-BFMI of the energy by chain: {found.e_bfmi[0]:.2f}, {found.e_bfmi[1]:.2f}." in text
     without = of_chains(values, {"acceptance": trace["acceptance"], "log_joint": -energies})
     assert without.e_bfmi is None  # the log joint knows nothing of momenta
     assert "No divergences." not in str(without)  # it was not recorded
@@ -258,6 +305,18 @@ def test_the_trace_is_that_of_the_kept_draws(sampled, diagnosis):
     thinned = table_posterior(np.zeros((4, 30, 2, 1)), Gaussian(1.0), {"a": np.zeros((4, 35))}, thin=3)
     assert diagnostics._kept_trace(thinned, 30)[1] == 3
     assert diagnostics._kept_trace(thinned, 40) == ({}, 1)
+
+
+def test_a_sampler_that_rejects_nothing_shows_no_acceptance():
+    outputs = autoregressive(0.0, (4, 50, 2, 1))
+    trace = {"acceptance": np.ones((4, 55)), "accepted": np.ones((4, 55)), "log_joint": autoregressive(0.0, (4, 55))}
+    posterior = table_posterior(outputs, Gaussian(1.0), trace)
+    assert "Acceptance by chain: 1.00" in str(posterior.diagnose(np.arange(2)))
+    for adjusted in (False, True):
+        method = MILE(num_draws=50, num_burn_in=5, thin=1, step_size=0.1, length=1.0, adjusted=adjusted)
+        found = dataclasses.replace(posterior, method=method).diagnose(np.arange(2))
+        assert ("Acceptance" in str(found)) == adjusted
+        assert "log_joint" in found.densities
 
 
 def test_the_words_of_a_run(diagnosis):

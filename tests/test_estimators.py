@@ -106,6 +106,20 @@ def test_strange_rows_are_told_from_familiar_ones(method):
     assert 0.3 < model.uncertainty(RNG.normal(size=(300, 2)))["ood_p_value"].mean() < 0.7
 
 
+@pytest.mark.parametrize(("holdout", "trained_on"), [("auto", 60), (None, 60), (0.2, 48)])
+def test_rows_held_out_are_a_setting(holdout, trained_on):
+    model = BayesianRegressor(QUICK, hidden=(8,), holdout=holdout).fit(X, Y)
+    assert model.posterior_.receipt.num_data == trained_on
+    assert model.uncertainty(X)["ood_p_value"].isna().all() == (trained_on == 60)
+    assert "NOT trained on" in BayesianRegressor.__doc__
+
+
+@pytest.mark.parametrize("holdout", ["some", 0, 1.5])
+def test_a_hold_out_that_is_no_share_is_refused(holdout):
+    with pytest.raises(ValueError, match="give 'auto', a share of the rows"):
+        BayesianRegressor(QUICK, holdout=holdout).fit(X, Y)
+
+
 def test_classes_keep_their_labels(classifier):
     assert list(classifier.classes_) == ["high", "low"]
     assert classifier.score(X, LABELS) > 0.85

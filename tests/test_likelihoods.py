@@ -19,6 +19,7 @@ from posterity.likelihoods import (
     class_probs,
     likelihood,
 )
+from posterity.store import decode, encode
 
 RNG = np.random.default_rng(0)
 OUTPUTS = jnp.asarray(RNG.normal(size=(3, 5, 4)), jnp.float32)  # [S, N, K]
@@ -109,3 +110,46 @@ def test_bad_settings_name_the_remedy():
         likelihood(lambda o: dist.Normal(o, 1.0))
     with pytest.raises(ValueError, match="is num_outputs=1 right"):
         likelihood(lambda o: dist.Normal(o[..., 0], o[3.5]))
+
+
+def test_an_index_beyond_the_outputs_is_refused():
+    """JAX itself would read the first output twice, and tie both parameters."""
+    with pytest.raises(ValueError, match=r"index 1 .* is num_outputs=1 right"):
+        likelihood(lambda o: dist.Gamma(jnp.exp(o[..., 0]), jnp.exp(o[..., 1])))
+    assert jnp.zeros((3, 1))[..., 1].shape == (3,)  # and what JAX does elsewhere stays as it was
+
+
+def test_what_is_not_a_distribution_is_refused():
+    with pytest.raises(TypeError, match=r"returned .*Array.*; expected a numpyro distribution"):
+        likelihood(lambda o: o[..., 0])
+
+
+@pytest.mark.parametrize("fixed", [Bernoulli, Poisson, NegativeBinomial])
+def test_outputs_that_a_likelihood_would_not_use_cannot_be_asked_for(fixed):
+    with pytest.raises(TypeError):
+        fixed(3)
+    with pytest.raises(TypeError):
+        fixed(num_outputs=3)
+
+
+def test_counts_of_outputs_and_classes():
+    with pytest.raises(ValueError, match="always takes two outputs"):
+        HeteroscedasticGaussian(2)
+    with pytest.raises(TypeError):
+        HeteroscedasticGaussian(num_outputs=3)
+    assert Categorical(num_classes=3).num_outputs == 3
+    assert repr(Categorical(3)) == "Categorical(num_classes=3)"
+    assert NoisyCategorical(num_classes=3).num_outputs == 6
+    for made in (Categorical, NoisyCategorical):
+        with pytest.raises(ValueError, match=r"num_classes=1\): expected a whole number, at least 2"):
+            made(1)
+    with pytest.raises(ValueError, match=r"Gaussian\(num_outputs=0\)"):
+        Gaussian(0.1, num_outputs=0)
+
+
+def test_a_store_that_named_the_outputs_stays_readable():
+    """As stores before num_classes wrote them."""
+    for name, outputs in (("Categorical", 5), ("Bernoulli", 1), ("NegativeBinomial", 2)):
+        old = {"record": name, "fields": {"num_outputs": outputs}}
+        assert decode(old, {}).num_outputs == outputs
+        assert decode(encode(decode(old, {}), {}, "x"), {}) == decode(old, {})

@@ -385,3 +385,17 @@ def test_import_starts_no_backend():
     source = str(Path(metrics.__file__).parents[2])
     environment = os.environ | {"PYTHONPATH": source}
     subprocess.run([sys.executable, "-c", script], env=environment, check=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "shape", "told"),
+    [
+        ("continuous", (5, 2), r"has \(2,\) of them in each.*metrics\.rmse"),
+        ("counts", (5, 3, 3), r"has \(3, 3\) of them"),
+        ("classes", (5, 3, 3, 4), r"has \(3, 3\) of them in each.*metrics\.accuracy"),
+    ],
+)
+def test_several_targets_a_row_are_scored_one_by_one(kind, shape, told):
+    prediction = SimpleNamespace(kind=kind, mean=np.zeros(shape), probs=np.zeros(shape))
+    with pytest.raises(ValueError, match=told):
+        metrics.evaluate(prediction, np.zeros(5))

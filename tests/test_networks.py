@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 
-from posterity import Model, tree
+from posterity import Exact, Model, fit, tree
 from posterity.likelihoods import Gaussian, HeteroscedasticGaussian
 from posterity.networks import from_equinox, from_function, from_nnx, linear, mlp
 from posterity.networks.dropout import apply_per_row, apply_shared, row_keys
@@ -180,3 +180,29 @@ def test_from_function_takes_functions_with_and_without_a_key():
 def test_bad_settings_name_the_remedy(settings, message):
     with pytest.raises(ValueError, match=message):
         mlp(**settings)
+
+
+def test_a_flax_linen_module_is_told_what_to_do_and_that_works(line):
+    linen = pytest.importorskip("flax.linen")
+
+    class Net(linen.Module):
+        @linen.compact
+        def __call__(self, x):
+            return linen.Dense(1)(x)
+
+    module = Net()
+    with pytest.raises(TypeError, match=r"Net, a Flax Linen module; give its functions: from_function\(module\.init"):
+        Model(module, Gaussian(0.3))
+    model = Model(from_function(module.init, lambda params, x: module.apply(params, x)), Gaussian(0.3))
+    ours = fit(Model(linear(), Gaussian(0.3)), Exact(), line).predict(line[0])
+    np.testing.assert_allclose(fit(model, Exact(), line).predict(line[0]).mean, ours.mean, atol=1e-5)
+
+
+def test_what_only_looks_like_a_network_is_refused():
+    class Lookalike:
+        def init(self, key, x): ...
+
+        def apply(self, params, x): ...
+
+    with pytest.raises(TypeError, match="network is Lookalike; expected mlp"):
+        Model(Lookalike(), Gaussian(0.3))

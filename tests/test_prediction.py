@@ -22,6 +22,7 @@ from posterity.likelihoods import (
 from posterity.networks import from_function
 from posterity.posterior import DEFAULT_MEMORY
 from posterity.prediction import Prediction
+from posterity.rescaled import Rescaled
 from posterity.streaming import OutputStream
 
 
@@ -121,6 +122,50 @@ def _crps(cdf):
     """int (F(z) - [y <= z])^2 dz by the trapezoidal rule, [N]."""
     grid = np.linspace(-60, 60, 48_001)[:, None]
     return np.trapezoid(np.square(cdf(grid[:, None]) - (grid >= Y)), grid, axis=0)
+
+
+HALF_LINES = [
+    (lambda o: dist.Gamma(jnp.exp(o[..., 0]), jnp.exp(o[..., 1])), lambda a, b: stats.gamma(np.exp(a), 0, np.exp(-b))),
+    (lambda o: dist.LogNormal(o[..., 0], jnp.exp(o[..., 1])), lambda a, b: stats.lognorm(np.exp(b), 0, np.exp(a))),
+    (
+        lambda o: dist.Weibull(jnp.exp(o[..., 0]), 2.0 * jnp.exp(0 * o[..., 1])),
+        lambda a, b: stats.weibull_min(2.0, 0, np.exp(a)),
+    ),
+    (lambda o: dist.Beta(jnp.exp(o[..., 0]), jnp.exp(o[..., 1])), lambda a, b: stats.beta(np.exp(a), np.exp(b))),
+    (
+        lambda o: dist.Pareto(jnp.exp(o[..., 0]), 3.0 + o[..., 1] ** 2),
+        lambda a, b: stats.pareto(3 + b**2, 0, np.exp(a)),
+    ),
+    (lambda o: dist.Cauchy(o[..., 0], jnp.exp(o[..., 1])), lambda a, b: stats.cauchy(a, np.exp(b))),
+]
+
+
+@pytest.mark.parametrize(
+    ("function", "exact"), HALF_LINES, ids=["gamma", "lognormal", "weibull", "beta", "pareto", "cauchy"]
+)
+def test_quantiles_of_likelihoods_on_part_of_the_line(function, exact):
+    """numpyro's cdf is NaN, or a number, outside the support; Cauchy's distribution has no variance to begin at."""
+    outputs = 0.6 * np.random.default_rng(4).normal(size=(20, 7, 2))
+    levels = [0.001, 0.05, 0.5, 0.95]
+    points = predict(likelihood(function, num_outputs=2), outputs).quantile(levels)
+    for row in range(7):
+        parts = exact(*outputs[:, row].T.astype(np.float32).astype(float))
+        for level, point in zip(levels, points[row], strict=True):
+            # By level: where the density is small, float32 leaves a quantile few digits.
+            assert parts.cdf(point).mean() == pytest.approx(level, rel=1e-3)
+
+
+def test_quantiles_are_rescaled_with_the_target():
+    made, outputs = likelihood(HALF_LINES[0][0], num_outputs=2), np.zeros((3, 2, 2))
+    plain, rescaled = (predict(one, outputs).quantile([0.01, 0.5]) for one in (made, Rescaled(made, 5.0, 2.0)))
+    np.testing.assert_allclose(rescaled, 5 + 2 * plain, rtol=1e-6)
+
+
+def test_a_prediction_that_is_no_number_has_no_quantile():
+    outputs = np.ones((4, 2, 2))
+    outputs[1, 1, 0] = np.nan
+    found = predict(likelihood(HALF_LINES[0][0], num_outputs=2), outputs).quantile([0.1, 0.9])
+    np.testing.assert_array_equal(np.isnan(found), [[False, False], [True, True]])
 
 
 def test_quantiles_of_rare_counts_are_counts():

@@ -9,8 +9,8 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
-from posterity import HMC, MAP, Model, Normal, fit, prior_predictive
-from posterity.likelihoods import Gaussian, GaussianLearnedNoise
+from posterity import HMC, MAP, Laplace, Model, Normal, fit, prior_predictive
+from posterity.likelihoods import Gaussian, GaussianLearnedNoise, StudentT
 from posterity.networks import linear, mlp
 from posterity.priors import Fixed, Flat, prior, scale_mixture
 
@@ -108,11 +108,13 @@ def test_a_mixture_of_any_family_is_a_prior():
     ("bad", "error", "message"),
     [
         (3.0, TypeError, "expected a numpyro distribution"),
+        (Laplace(), TypeError, r"did you mean numpyro\.distributions\.Laplace\?"),
+        (StudentT(), TypeError, r"did you mean numpyro\.distributions\.StudentT\?"),
         (dist.Normal(jnp.zeros(2), 1.0), ValueError, "ONE weight"),
         (dist.ImproperUniform(dist.constraints.real, (), ()), ValueError, r"Flat\(\)"),
         (dist.Delta(0.0), ValueError, r"Fixed\(\)"),
         ({}, ValueError, "empty mapping"),
-        (dist.HalfNormal(1.0), ValueError, "whole line"),
+        (dist.HalfNormal(1.0), ValueError, r"whole line, e\.g\. .* numpyro\.distributions\.Laplace"),
         (dist.Uniform(-1.0, 1.0), ValueError, "whole line"),
     ],
 )

@@ -10,6 +10,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 
+from posterity import tree
 from posterity.families import LowRankGaussian
 from posterity.inference.driver import fit
 from posterity.inference.point import MAP
@@ -158,3 +159,25 @@ def test_what_cannot_be_done_is_refused(mixture):
 def test_any_optimiser_can_walk():
     states, _ = trajectory(SWAG(rank=RANK, optimizer=optax.adam, learning_rate=0.1))
     np.testing.assert_allclose(np.abs(flat(states.params)[0] - flat({"network": START})), 0.1, rtol=1e-3)
+
+
+@pytest.mark.parametrize("method", [MAP(num_steps=7, optimizer=optax.sgd), SWAG(num_steps=9, start=START, rank=2)])
+def test_a_posterior_temperature_leaves_the_descent_as_it_is(method):
+    """The optimum does not depend on it, nor may the width of SWAG: the loss is not divided by T."""
+    families = [
+        fit(tree.replace(MODEL, temperature=temperature), method, data(), progress=False).family
+        for temperature in (1.0, 0.01)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *families)
+
+
+def test_a_likelihood_temperature_weighs_the_prior_and_not_the_step():
+    """LL + T LP, whose peak is that of LL / T + LP; one step of SGD follows its gradient per row."""
+    x, y = data()
+    temperature, rate = 0.1, 1e-3
+    model = tree.replace(MODEL, temperature=temperature, tempering="likelihood")
+    method = MAP(num_steps=1, learning_rate=rate, optimizer=optax.sgd, batch_size="full", start=START)
+    moved = flat(fit(model, method, (x, y), progress=False).family.point())[0]
+    weights, design = flat({"network": START}).astype(float), np.c_[x, np.ones(NUM_ROWS)].astype(float)
+    gradient = design.T @ (y - design @ weights) / 0.5**2 - temperature * weights
+    np.testing.assert_allclose(moved, weights + rate * gradient / NUM_ROWS, rtol=1e-5)

@@ -18,7 +18,7 @@ from posterity.likelihoods import (
 )
 from posterity.names import nearest_name
 from posterity.store import decode, encode, find_missing
-from posterity.tabular import table_method, table_model, table_prior
+from posterity.tabular import num_aside, table_method, table_model, table_prior
 
 SHIFT, SCALE = 40.0, 5.0
 RNG = np.random.default_rng(0)
@@ -140,3 +140,9 @@ def test_the_defaults_are_stored_whole():
         arrays: dict[str, np.ndarray] = {}
         stored = encode((table_model("regression", scale=2.0), table_method(name, 500)), arrays, "method")
         assert find_missing(decode(stored, arrays)) == [] or name == "swag", name
+
+
+def test_rows_are_held_out_of_tables_that_have_enough():
+    """The same share and the same limit for estimators and command; who says so aloud may begin earlier."""
+    assert [num_aside(n, aloud=False) for n in (199, 200, 300, 50_000)] == [0, 20, 30, 1000]
+    assert [num_aside(n, aloud=True) for n in (39, 40, 300, 50_000)] == [0, 4, 30, 1000]

@@ -56,6 +56,14 @@ def test_total_is_aleatoric_plus_epistemic(made, width):
         np.testing.assert_allclose(prediction.total, prediction.std**2, rtol=1e-5)
 
 
+def test_ignorance_of_classes_is_never_below_zero():
+    """The entropy of equal probabilities, averaged, can exceed that of their average by a rounding."""
+    same = predict(Categorical(5), np.repeat(RNG.normal(size=(1, 500, 5)), 7, 0))
+    assert (same.epistemic >= 0).all()
+    assert same.epistemic.max() < 1e-6
+    np.testing.assert_allclose(same.total, same.aleatoric + same.epistemic, rtol=1e-7)
+
+
 def test_sure_but_disagreeing_draws_are_pure_ignorance():
     prediction = predict(Bernoulli(), np.array([[[30.0]], [[-30.0]]]))
     np.testing.assert_allclose(prediction.total, np.log(2), rtol=1e-5)

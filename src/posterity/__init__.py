@@ -38,6 +38,7 @@ from posterity.inference import (
     load,
     resume,
 )
+from posterity.inference.restarts import StuckError
 from posterity.information import cross_entropy, entropy, kl_divergence, self_information
 from posterity.likelihoods import (
     Bernoulli,
@@ -68,6 +69,7 @@ from posterity.posterior import Posterior, prior_predictive
 from posterity.prediction import Prediction
 from posterity.priors import Fixed, Flat, prior, scale_mixture
 from posterity.rescaled import Rescaled
+from posterity.store import StoreError
 from posterity.types import Network
 
 if TYPE_CHECKING:
@@ -112,6 +114,8 @@ __all__ = [
     "Posterior",
     "Prediction",
     "Rescaled",
+    "StoreError",
+    "StuckError",
     "StudentT",
     "audit",
     "cnn_lstm",

@@ -180,11 +180,11 @@ def _ignorance_lines(found: Audit) -> list[str]:
 
 
 def _trust_lines(found: Audit) -> list[str]:
-    verdict = found.diagnosis.verdict
+    verdict, doubts = found.diagnosis.verdict, found.diagnosis.doubts
     told = {
         "good": f"{found.reference} has converged at these inputs.",
-        "usable": f"{found.reference} has converged at nearly all of these inputs.",
+        "usable": f"{found.reference} is a usable judge: its chains agree at nearly all of these inputs.",
         "independent": f"{found.reference} is no Markov chain: whether it is the truth is for you to know.",
     }
     doubt = f"{found.reference} is no judge yet ({verdict}): run it longer before you believe a distance from it."
-    return [f"  {told.get(verdict, doubt)}"]
+    return [f"  {told.get(verdict, doubt)}", *(f"  {sentence}" for sentence in doubts)]

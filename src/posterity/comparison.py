@@ -23,7 +23,7 @@ from posterity.posterior import Posterior
 from posterity.prediction import Prediction
 from posterity.store import MANIFEST
 from posterity.table import TableEncoder, TargetEncoder
-from posterity.tabular import DEFAULT_DROPOUT, table_method, table_model
+from posterity.tabular import DEFAULT_DROPOUT, num_aside, table_method, table_model
 from posterity.types import Task
 from posterity.verdict import verdict
 
@@ -48,9 +48,7 @@ COMPARED = ("mle", "map", "mc_dropout", "bayes_by_backprop", "deep_ensemble", "l
 # Of a budget, in parts, 3 for the others: what a method leaves over goes to those after it.
 PARTS = {"sgld": 4, "sghmc": 4, "cyclical": 4, "mile": 4, "nuts": 8, "hmc": 8}
 MAX_TEST_ROWS = 10_000
-MAX_ASIDE_ROWS = 2_000
 MIN_ROWS = 10
-MIN_ROWS_FOR_OOD = 50
 DIAGNOSED_ROWS = 200
 MAX_JUDGED_ROWS = 2000  # more would not change a mean distance by what its standard error already allows
 MOMENT = 1e-3  # seconds
@@ -330,6 +328,7 @@ def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
     own = own_distance(hmc, x)
     return {
         "verdict": found.verdict,
+        "doubts": list(found.doubts),
         "r_hat": float(known.max()) if known.size else None,
         "own_distance": {name: [one.value, one.standard_error] for name, one in own.items()},
     }
@@ -340,12 +339,12 @@ def _some_rows(num_rows: int) -> np.ndarray:
     return np.unique(np.linspace(0, num_rows - 1, min(num_rows, MAX_JUDGED_ROWS)).round().astype(int))
 
 
-def _split_remark(num_train: int, num_test: int, num_aside: int) -> str:
+def _split_remark(num_train: int, num_test: int, num_held_out: int) -> str:
     text = f"{num_train:,} rows are trained on"
     if num_test:
         text += f", {num_test:,} are tested on"
-    if num_aside:
-        text += f", {num_aside:,} are held out to calibrate out-of-distribution p-values"
+    if num_held_out:
+        text += f", {num_held_out:,} are held out to calibrate out-of-distribution p-values"
     return f"{text}."
 
 
@@ -367,7 +366,6 @@ def _split(y: np.ndarray, task: Task, share: float, seed: int) -> tuple[np.ndarr
         raise ValueError(
             f"A share of {share} leaves {num_test} of {len(y)} rows to test on; raise it, for instance to 0.2."
         )
-    num_aside = min(round(0.1 * (len(y) - num_test)), MAX_ASIDE_ROWS) if len(y) >= MIN_ROWS_FOR_OOD else 0
-    cuts = [len(y) - num_test - num_aside, len(y) - num_test]
+    cuts = [len(y) - num_test - num_aside(len(y) - num_test, aloud=True), len(y) - num_test]
     train, aside, test = np.split(order, cuts)
     return np.sort(train), np.sort(test), np.sort(aside)

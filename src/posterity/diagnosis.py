@@ -1,7 +1,8 @@
 """What was found out about the chains of a posterior, and how to say it. The verdicts:
 
-good            R-hat under 1.01 at every input
-usable          under 1.1 at 95 % of inputs
+good            R-hat under 1.01 and, for the centre and for the tails, at least 100 effective draws per chain, at every
+                input (Vehtari et al. 2021); at most 1 % of steps diverged
+usable          R-hat under 1.1 at 95 % of inputs; at most 10 % of steps diverged
 not converged   otherwise, and where a chain is stuck or predicts values that are not finite
 undetermined    too few draws, or nothing varies: no number
 independent     not a Markov chain: only the Monte Carlo error is left to tell
@@ -21,6 +22,8 @@ from posterity.chains import MIN_DRAWS, Convergence
 
 Verdict = Literal["good", "usable", "not converged", "undetermined", "independent"]
 GOOD, USABLE, USABLE_SHARE = 1.01, 1.1, 0.95
+GOOD_ESS = 100  # effective draws per chain
+GOOD_DIVERGENT, USABLE_DIVERGENT = 0.01, 0.1  # shares of the kept steps
 LOW_E_BFMI = 0.3
 FEW = 100  # effective draws in all
 SAMPLE_STATS = {  # what ArviZ calls the numbers a sampler records
@@ -45,6 +48,7 @@ class Diagnosis:
     ess_tail: np.ndarray = field(repr=False)
     monte_carlo_error: np.ndarray = field(repr=False)  # standard error of the predictive mean
     problems: tuple[str, ...] = ()  # sentences that name chains
+    doubts: tuple[str, ...] = ()  # why it is not good where R-hat alone would let it pass
     stuck_chains: tuple[int, ...] = ()
     odd_chain: int | None = None  # the one chain that disagrees with the others
     acceptance: np.ndarray | None = None  # [C] mean probability
@@ -112,7 +116,9 @@ class Diagnosis:
         return arviz.from_dict(groups)
 
     def __str__(self) -> str:
-        return "\n".join([_verdict_line(self), *self.problems, *_detail_lines(self), *_advice_lines(self)])
+        return "\n".join(
+            [_verdict_line(self), *self.doubts, *self.problems, *_detail_lines(self), *_advice_lines(self)]
+        )
 
 
 def worst_of_inputs(values: np.ndarray) -> np.ndarray:
@@ -124,6 +130,23 @@ def share_under(values: np.ndarray, threshold: float) -> float:
     """The share of values under a threshold, of those that are known."""
     known = values[~np.isnan(values)]
     return float(np.mean(known < threshold)) if known.size else float("nan")
+
+
+def doubts(ess_bulk: np.ndarray, ess_tail: np.ndarray, num_chains: int, divergent: float) -> tuple[str, ...]:
+    """What stands against a good verdict beside R-hat; `divergent` is the share of kept steps that diverged."""
+    sentences = []
+    bulk, tail = (np.nanmin(values, initial=np.inf) for values in (ess_bulk, ess_tail))
+    if not min(bulk, tail) >= GOOD_ESS * num_chains:
+        sentences.append(
+            f"Too few effective draws to be good: at the worst input {bulk:.0f} for the centre and {tail:.0f} for the "
+            f"tails; {GOOD_ESS} per chain, here {GOOD_ESS * num_chains}, are needed."
+        )
+    if not divergent <= GOOD_DIVERGENT:
+        sentences.append(
+            f"Too many divergences to be good: {100 * divergent:.0f} % of the kept steps; the sampler avoids some "
+            "region. Lower step_size, or raise target_acceptance."
+        )
+    return tuple(sentences)
 
 
 def _verdict_line(found: Diagnosis) -> str:
@@ -139,7 +162,10 @@ def _verdict_line(found: Diagnosis) -> str:
         return f"{found.verdict.capitalize()}: at {inputs} no R-hat exists, as every draw predicts the same."
     largest = np.nanmax(found.r_hat_of_inputs)
     if found.verdict == "good":
-        return f"Good: R-hat is under {GOOD} at {inputs}, {largest:.3f} at most."
+        return (
+            f"Good: R-hat is under {GOOD} at {inputs}, {largest:.3f} at most, and at least {GOOD_ESS} draws per chain "
+            "are effective."
+        )
     shares = [f"under {limit} at {100 * found.share_under(limit):.0f} %" for limit in (USABLE, GOOD)]
     return f"{found.verdict.capitalize()}: of {inputs}, R-hat is {' and '.join(shares)}; the largest is {largest:.3g}."
 
@@ -199,6 +225,7 @@ def _sampler_lines(found: Diagnosis) -> list[str]:
     for name, one in found.densities.items():
         lines.append(f"{in_words(name).capitalize()}: R-hat {one.r_hat:.3g}, {one.ess_bulk:.0f} effective draws.")
     if found.e_bfmi is not None:
+        lines.append(f"E-BFMI of the energy by chain: {', '.join(f'{value:.2f}' for value in found.e_bfmi)}.")
         slow = [chain for chain, value in enumerate(found.e_bfmi) if value < LOW_E_BFMI]
         if slow:
             lines.append(
@@ -224,6 +251,8 @@ def _advice_lines(found: Diagnosis) -> list[str]:
             "What to do: do not average yet. Run more burn-in and more draws; restart any chain that stays apart from "
             "the others."
         )
+    elif found.verdict == "usable" and np.nanmin(found.ess_tail) < FEW:
+        lines.append("What to do: run more draws; with so few effective ones R-hat and intervals are rough.")
     elif found.verdict == "usable":
         lines.append("What to do: fine for means and intervals; as a reference for other methods, run more draws.")
     elif found.verdict == "undetermined":

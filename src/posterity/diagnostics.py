@@ -20,12 +20,13 @@ from posterity.chains import MIN_DRAWS, Convergence
 from posterity.diagnosis import (
     GOOD,
     USABLE,
+    USABLE_DIVERGENT,
     USABLE_SHARE,
     Diagnosis,
     Verdict,
     count_inputs,
+    doubts,
     in_words,
-    share_under,
     worst_of_inputs,
 )
 from posterity.likelihoods import class_probs
@@ -58,6 +59,8 @@ def diagnose(posterior: Posterior, x: Any, *, seed: int = 0, memory: int = DEFAU
         return _without_chains(num_chains, num_draws, prediction.mean.shape, draws)
     names, weights = _some_weights(family)
     kept, steps = _kept_trace(posterior, num_draws)
+    if not getattr(posterior.method, "adjusted", True):  # nothing is ever rejected: an acceptance of 1 says nothing
+        kept = {name: values for name, values in kept.items() if name not in ("acceptance", "accepted")}
     return _of_chains(draws, kept, steps, weights, names)
 
 
@@ -114,12 +117,15 @@ def _of_chains(
         odd = None if stuck else chains.find_odd_chain(main, USABLE, USABLE_SHARE)
         densities = {name: chains.convergence(trace[name]) for name in DENSITIES if name in trace}
         weight_space = None if weights is None else chains.convergence(weights)
+    divergent = 0.0 if divergences is None else divergences.sum() / (num_chains * num_draws * steps)
+    verdict, doubted = _judge(found, draws, stuck, divergent, num_chains)
     return Diagnosis(
-        _judge(found.r_hat, draws, stuck),
+        verdict,
         num_chains,
         num_draws,
         *found,
         problems=tuple(problems),
+        doubts=doubted,
         stuck_chains=tuple(stuck),
         odd_chain=odd,
         acceptance=acceptance,
@@ -142,15 +148,30 @@ def _worst_of(found: Sequence[Convergence]) -> Convergence:
     return Convergence(r_hat, bulk, tail, found[0].standard_error)
 
 
-def _judge(r_hat: np.ndarray, draws: dict[str, np.ndarray], stuck: list[int]) -> Verdict:
+def _judge(
+    found: Convergence, draws: dict[str, np.ndarray], stuck: list[int], divergent: float, num_chains: int
+) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict, and what beside R-hat stands against a better one."""
     if stuck or not all(np.isfinite(values).all() for values in draws.values()):
-        return "not converged"
-    inputs = worst_of_inputs(r_hat)
+        return "not converged", ()
+    inputs = worst_of_inputs(found.r_hat)
     if np.isnan(inputs).all():
-        return "undetermined"
-    if share_under(inputs, GOOD) == 1:
-        return "good"
-    return "usable" if share_under(inputs, USABLE) >= USABLE_SHARE else "not converged"
+        return "undetermined", ()
+    # Where every draw is the same there is no R-hat to have. Any other input without one does not count as agreement.
+    inputs = inputs[~_same_everywhere(draws, len(inputs))]
+    doubted = doubts(found.ess_bulk, found.ess_tail, num_chains, divergent)
+    if (inputs < GOOD).all() and not doubted:
+        return "good", ()
+    usable = np.mean(inputs < USABLE) >= USABLE_SHARE and divergent <= USABLE_DIVERGENT
+    return "usable" if usable else "not converged", doubted
+
+
+def _same_everywhere(draws: dict[str, np.ndarray], num_inputs: int) -> np.ndarray:
+    """Inputs [N] at which all draws of all chains predict the same."""
+    same = np.full(num_inputs, bool(draws))
+    for values in draws.values():
+        same &= (values == values[:1, :1]).all((0, 1)).reshape(num_inputs, -1).all(1)
+    return same
 
 
 def _find_stuck(

@@ -7,7 +7,7 @@
 X may be an array or a frame with numbers, categories, dates and gaps (see table.py). A row of weight 2 counts as two
 rows: rows that are equal are merged into one that has their weights together, so that up to 10,000 rows a weight and a
 repetition give the same result to the last bit. From 200 rows on a tenth of them, at most 1,000, is not trained on:
-out-of-distribution p-values are calibrated on it. With fewer rows these p-values are NaN.
+out-of-distribution p-values are calibrated on it. With fewer rows, or holdout=None, these p-values are NaN.
 """
 
 from __future__ import annotations
@@ -35,12 +35,9 @@ from posterity.posterior import Posterior
 from posterity.prediction import Prediction
 from posterity.rescaled import Rescaled
 from posterity.table import TableEncoder, TargetEncoder, as_frame
-from posterity.tabular import DEFAULT_DROPOUT, DEFAULT_HIDDEN, DEFAULT_METHOD, table_method, table_model
+from posterity.tabular import DEFAULT_DROPOUT, DEFAULT_HIDDEN, DEFAULT_METHOD, num_aside, table_method, table_model
 from posterity.types import Task
 
-HOLDOUT_FROM = 200  # rows; with fewer, none are set aside
-HOLDOUT_SHARE = 0.1
-HOLDOUT_ROWS = 1_000  # at most
 MERGED_ROWS = 10_000  # up to here equal rows are merged
 
 
@@ -53,6 +50,8 @@ class _BayesianEstimator(BaseEstimator):
         hidden: Widths of the hidden layers; () for a linear model.
         prior: None for the default; a number, the standard deviation of a weight times sqrt(fan-in); or any prior.
         temperature: Of the posterior; 1 is Bayes' rule.
+        holdout: Rows that are NOT trained on, for out-of-distribution p-values to be calibrated on. "auto": a tenth of
+            the rows, at most 1,000, from 200 rows on; a share, such as 0.2; None: all are trained on, no p-values.
         budget: Seconds after which a fit ends with what it has.
         random_state: A whole number, a numpy RandomState, or None for another seed each time.
     """
@@ -68,6 +67,7 @@ class _BayesianEstimator(BaseEstimator):
         hidden: int | tuple[int, ...] = DEFAULT_HIDDEN,
         prior: Any = None,
         temperature: float = 1.0,
+        holdout: float | str | None = "auto",
         budget: float | None = None,
         random_state: Any = 0,
     ) -> None:
@@ -75,6 +75,7 @@ class _BayesianEstimator(BaseEstimator):
         self.hidden = hidden
         self.prior = prior
         self.temperature = temperature
+        self.holdout = holdout
         self.budget = budget
         self.random_state = random_state
 
@@ -163,14 +164,13 @@ class _BayesianEstimator(BaseEstimator):
             temperature=self.temperature,
             dropout=DEFAULT_DROPOUT if isinstance(method, MCDropout) else 0.0,
         )
-        share = min(HOLDOUT_SHARE, HOLDOUT_ROWS / num_rows) if num_rows >= HOLDOUT_FROM else None
         targets = (y - self.target_.shift) / self.target_.scale if self._task == "regression" else y
         posterior = fit(
             model,
             method,
             (x, targets, weight),
             seed=_seed(self.random_state),
-            holdout=share,
+            holdout=_share_aside(self.holdout, num_rows),
             budget=self.budget,
             progress=False,
             metadata={"estimator": self._described()},
@@ -248,6 +248,16 @@ class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
         y = _check_y(column_or_1d(y, warn=True), estimator=self)
         check_classification_targets(y)
         return pd.Series(y)
+
+
+def _share_aside(holdout: Any, num_rows: int) -> float | None:
+    if holdout == "auto":
+        return num_aside(num_rows, aloud=False) / num_rows or None
+    if holdout is None or (not isinstance(holdout, str) and 0 < holdout < 1):
+        return holdout
+    raise ValueError(
+        f"holdout={holdout!r} is not known; give 'auto', a share of the rows such as 0.1, or None for none."
+    )
 
 
 def _in_units(posterior: Posterior, target: TargetEncoder) -> Posterior:

@@ -6,7 +6,9 @@ line: `likelihood(lambda o: dist.Gamma(jnp.exp(o[..., 0]), jnp.exp(o[..., 1])), 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Literal
 
 import jax
@@ -14,10 +16,16 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from posterity import tree
+from posterity.checks import check_positive, check_whole
 from posterity.types import Array
 
 Kind = Literal["continuous", "classes", "counts"]
 MINIMUM_SCALE = 1e-3  # a scale that may reach zero lets a chain fall into a spike at one datum and stay there
+
+
+def _fixed(num_outputs: int) -> Any:
+    """A field that a store names and nobody sets: the number of outputs of a likelihood that takes no other."""
+    return dataclasses.field(default=num_outputs, init=False, repr=False)
 
 
 class Likelihood:
@@ -79,6 +87,7 @@ class Gaussian(Likelihood):
 
     def __post_init__(self) -> None:
         check_positive("Gaussian", scale=self.scale)
+        check_whole("Gaussian", num_outputs=self.num_outputs)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return _normal(outputs, self.scale, self.num_outputs)
@@ -107,6 +116,7 @@ class GaussianLearnedNoise(Likelihood):
 
     def __post_init__(self) -> None:
         check_positive("GaussianLearnedNoise", initial=self.initial, spread=self.spread)
+        check_whole("GaussianLearnedNoise", num_outputs=self.num_outputs)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         scale = MINIMUM_SCALE + jnp.exp(outputs[..., self.num_outputs :])
@@ -133,8 +143,15 @@ class GaussianLearnedNoise(Likelihood):
 class HeteroscedasticGaussian(Likelihood):
     """y ~ N(f_1, exp(f_2)): mean and log variance, both from the network (Kendall & Gal 2017, eq. 8)."""
 
-    minimum_scale: float = tree.traced(default=MINIMUM_SCALE)
-    num_outputs: int = 2
+    minimum_scale: float = tree.traced(default=MINIMUM_SCALE)  # of the noise, in the target's units
+    num_outputs: int = _fixed(2)
+
+    def __post_init__(self) -> None:
+        if isinstance(self.minimum_scale, int) or not self.minimum_scale >= 0:
+            raise ValueError(
+                f"HeteroscedasticGaussian({self.minimum_scale!r}): its one setting is minimum_scale, the least noise "
+                "it can learn; give a small number such as 0.001, or nothing. It always takes two outputs."
+            )
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return dist.Normal(outputs[..., 0], jnp.sqrt(self._variance(outputs)))
@@ -158,6 +175,7 @@ class StudentT(Likelihood):
 
     def __post_init__(self) -> None:
         check_positive("StudentT", scale=self.scale)
+        check_whole("StudentT", num_outputs=self.num_outputs)
         if not self.df > 2:
             raise ValueError(f"StudentT(df={self.df}) has no finite variance to split up; give df above 2, e.g. 4.")
 
@@ -176,7 +194,7 @@ class Bernoulli(Likelihood):
     """y in {0, 1} with P(y = 1) = sigmoid(f)."""
 
     kind = "classes"
-    num_outputs: int = 1
+    num_outputs: int = _fixed(1)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return dist.BernoulliLogits(outputs[..., 0])
@@ -187,10 +205,17 @@ class Bernoulli(Likelihood):
 
 @tree.record
 class Categorical(Likelihood):
-    """y in {0 .. num_outputs - 1} with P(y) = softmax(f)."""
+    """y in {0 .. num_classes - 1} with P(y) = softmax(f)."""
 
     kind = "classes"
-    num_outputs: int = 2
+    num_outputs: int = 2  # one for each class; what a store calls it
+
+    def __init__(self, num_classes: int = 2) -> None:
+        check_whole("Categorical", 2, num_classes=num_classes)
+        object.__setattr__(self, "num_outputs", num_classes)
+
+    def __repr__(self) -> str:
+        return f"Categorical(num_classes={self.num_outputs})"
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return dist.CategoricalLogits(outputs)
@@ -213,6 +238,7 @@ class NoisyCategorical(Likelihood):
     num_noise_draws: int = 32
 
     def __post_init__(self) -> None:
+        check_whole("NoisyCategorical", 2, num_classes=self.num_classes)
         if self.num_noise_draws < 2 or self.num_noise_draws % 2:
             raise ValueError(f"NoisyCategorical(num_noise_draws={self.num_noise_draws}): give an even number above 0.")
 
@@ -236,7 +262,7 @@ class Poisson(Likelihood):
     """Counts with mean exp(f)."""
 
     kind = "counts"
-    num_outputs: int = 1
+    num_outputs: int = _fixed(1)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return dist.Poisson(jnp.exp(outputs[..., 0]))
@@ -250,7 +276,7 @@ class NegativeBinomial(Likelihood):
     """Counts with mean exp(f_1) and variance mean + mean^2 / exp(f_2): more spread than Poisson allows."""
 
     kind = "counts"
-    num_outputs: int = 2
+    num_outputs: int = _fixed(2)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return dist.NegativeBinomial2(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
@@ -270,13 +296,20 @@ class Custom(Likelihood):
 
 def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int = 1) -> Custom:
     """Any function from outputs [..., K] to a numpyro distribution with batch shape [...]."""
+    check_whole("likelihood", num_outputs=num_outputs)
     try:
-        shown = function(jnp.zeros((3, num_outputs)))
+        with _indices_checked():
+            shown = function(jnp.zeros((3, num_outputs)))
     except (TypeError, IndexError, AttributeError) as error:
         raise ValueError(
             f"The likelihood failed on outputs of shape (3, {num_outputs}): {error}. It takes outputs [..., K] and "
             f"returns a numpyro distribution; is num_outputs={num_outputs} right?"
         ) from error
+    if not isinstance(shown, dist.Distribution):
+        raise TypeError(
+            f"The likelihood returned {type(shown).__name__}; expected a numpyro distribution of the target, e.g. "
+            "lambda o: numpyro.distributions.Normal(o[..., 0], 0.1)."
+        )
     if shown.batch_shape != (3,):
         raise ValueError(
             f"The likelihood gave batch shape {shown.batch_shape} for 3 rows; expected (3,). Index the LAST axis of "
@@ -290,12 +323,32 @@ def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int 
     return Custom(function, num_outputs, kind)
 
 
+@contextmanager
+def _indices_checked() -> Iterator[None]:
+    """JAX reads o[..., 1] of one column as column 0, which would tie two parameters in silence; here it raises."""
+    before = jax.config.jax_check_static_indices  # type: ignore[attr-defined]
+    jax.config.update("jax_check_static_indices", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_check_static_indices", before)
+
+
 def class_probs(distribution: dist.Distribution) -> Array:
     """Probabilities [..., C] of a distribution over classes; two for a Bernoulli."""
     probs = jnp.asarray(distribution.probs)  # type: ignore[attr-defined]
     if isinstance(distribution, dist.BernoulliLogits | dist.BernoulliProbs):
         return jnp.stack([1 - probs, probs], -1)
     return probs
+
+
+def cdf(distribution: dist.Distribution, value: Array) -> Array:
+    """P(y <= value) of each single number: 0 below the support and 1 above it, where numpyro's may be NaN, or 0.9."""
+    support: Any = getattr(distribution, "support", None)
+    lower, upper = (getattr(support, name, None) for name in ("lower_bound", "upper_bound"))
+    found = jnp.asarray(distribution.cdf(value))
+    found = found if lower is None else jnp.where(value < lower, 0.0, found)
+    return found if upper is None else jnp.where(value >= upper, 1.0, found)
 
 
 def _normal(location: Array, scale: Any, num_outputs: int) -> dist.Distribution:
@@ -306,9 +359,3 @@ def _normal(location: Array, scale: Any, num_outputs: int) -> dist.Distribution:
 
 def _diagonal(values: Array) -> Array:
     return values[..., :, None] * jnp.eye(values.shape[-1], dtype=values.dtype)
-
-
-def check_positive(owner: str, **values: Any) -> None:
-    for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{owner}({name}={value}): {name} must be above 0.")

@@ -6,18 +6,20 @@ block's components, [S, n, ...] -> [n, ...].
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
 
-from posterity.likelihoods import class_probs
+from posterity.likelihoods import cdf, class_probs
 from posterity.streaming import Components
 from posterity.types import Array, Key
 from posterity.uncertainty import elementwise
 
-NUM_BISECTIONS = 60
+MAX_BISECTIONS = 100  # in float32 the ends usually meet after thirty
+MAX_DOUBLINGS = 100
 SAMPLING = 2**30  # what samples of targets fold into their key
 NUM_SAMPLES = 4096  # where a likelihood has no cumulative distribution function
 
@@ -39,26 +41,65 @@ def log_prob(model: Any, block: Components, y: Array) -> Array:
 
 
 def quantiles(model: Any, block: Components, levels: Array) -> Array:
-    """The quantiles of the mixture at `levels` [Q], elementwise: [n, ..., Q]."""
+    """The quantiles of the mixture at `levels` [Q], elementwise: [n, ..., Q]; NaN where its cdf is."""
     single = elementwise(block.marginal(model))
     if not has_cdf(single):
         return _sampled_quantiles(single, levels)
+
+    def reached(points: Array) -> Array:
+        """The mixture's cdf at points [n, ..., P]."""
+        return jnp.moveaxis(cdf(single, jnp.moveaxis(points, -1, 0)[:, None]).mean(1), 0, -1)
+
+    def halfway(ends: tuple[Array, Array]) -> Array:
+        middle = (ends[0] + ends[1]) / 2
+        return jnp.floor(middle) if single.is_discrete else middle
+
+    def unfinished(state: tuple[Array, tuple[Array, Array]]) -> Array:
+        count, (low, high) = state
+        middle = halfway((low, high))
+        return (count < MAX_BISECTIONS) & jnp.any((middle > low) & (middle < high))
+
+    def halve(state: tuple[Array, tuple[Array, Array]]) -> tuple[Array, tuple[Array, Array]]:
+        count, (low, high) = state
+        middle = halfway((low, high))
+        below = reached(middle) < levels
+        return count + 1, (jnp.where(below, middle, low), jnp.where(below, high, middle))
+
+    ends = _widened(reached, levels, *_first_bracket(single, levels.shape[0]))
+    _, (_, high) = jax.lax.while_loop(unfinished, halve, (jnp.zeros((), int), ends))
+    return jnp.where(jnp.isnan(reached(high)), jnp.nan, high)
+
+
+def _first_bracket(single: dist.Distribution, num_levels: int) -> tuple[Array, Array]:
+    """Where the quantiles may be sought, [n, ..., Q] each: all means, and fifty standard deviations around them.
+
+    A draw without a finite mean or variance, as of Cauchy's distribution, says nothing here.
+    """
     centre, spread = single.mean, jnp.sqrt(single.variance)
-    low, high = (centre - 50 * spread).min(0) - 1, (centre + 50 * spread).max(0) + 1
+    centre, spread = (jnp.where(jnp.isfinite(part), part, 0.0) for part in (centre, spread))
+    low, high = (jnp.broadcast_to(centre + sign * (50 * spread + 1), single.batch_shape) for sign in (-1, 1))
+    low, high = low.min(0), high.max(0)
     if single.is_discrete:
-        low, high = jnp.full_like(low, -1.0), jnp.ceil(high)
+        low, high = jnp.floor(low), jnp.ceil(high)
+    return tuple(jnp.repeat(end[..., None], num_levels, -1) for end in (low, high))  # type: ignore[return-value]
 
-    def halve(_: Any, ends: tuple[Array, Array]) -> tuple[Array, Array]:
-        low, high = ends
-        middle = (low + high) / 2
-        point = jnp.floor(middle) if single.is_discrete else middle
-        below = jnp.stack([single.cdf(point[..., q][None]).mean(0) for q in range(levels.shape[0])], -1) < levels
-        return jnp.where(below, middle, low), jnp.where(below, high, middle)
 
-    ends = tuple(jnp.repeat(end[..., None], levels.shape[0], -1) for end in (low, high))
-    low, high = jax.lax.fori_loop(0, NUM_BISECTIONS, halve, ends)
-    # The cdf of a count below 0 need not come out as 0 in float32.
-    return jnp.maximum(jnp.floor(high), 0.0) if single.is_discrete else (low + high) / 2
+def _widened(reached: Callable[[Array], Array], levels: Array, low: Array, high: Array) -> tuple[Array, Array]:
+    """The bracket, each end moved out by its width, again and again, until it holds the quantile."""
+
+    def outside(low: Array, high: Array) -> tuple[Array, Array]:
+        at_low, at_high = jnp.split(reached(jnp.concatenate([low, high], -1)), 2, -1)
+        return at_low >= levels, at_high < levels
+
+    def widen(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
+        count, low, high, too_high, too_low = state
+        width = high - low
+        low, high = jnp.where(too_high, low - width, low), jnp.where(too_low, high + width, high)
+        return count + 1, low, high, *outside(low, high)
+
+    state = (jnp.zeros((), int), low, high, *outside(low, high))
+    _, low, high, *_ = jax.lax.while_loop(lambda s: (s[0] < MAX_DOUBLINGS) & jnp.any(s[3] | s[4]), widen, state)
+    return low, high
 
 
 def samples(model: Any, block: Components, row: Array, key: Key, count: Array) -> Array:

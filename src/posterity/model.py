@@ -19,7 +19,7 @@ from posterity import tree
 from posterity.likelihoods import Likelihood
 from posterity.networks.built_in import BuiltIn
 from posterity.networks.convolutions import with_fast_gradients
-from posterity.networks.mlp import DROPOUT_LOGIT, MLP
+from posterity.networks.mlp import DROPOUT_LOGIT
 from posterity.priors import Fixed, Prior, prior
 from posterity.types import Array, Batch, Key, Network, Params
 
@@ -33,7 +33,7 @@ class Model:
     `prior` takes a numpyro distribution, a mapping from path patterns to distributions, or a Prior.
     """
 
-    network: Network | MLP | BuiltIn
+    network: Network | BuiltIn
     likelihood: Likelihood = tree.traced()
     prior: Any = tree.traced(default=None)  # None: a standard normal for each weight
     temperature: Any = tree.traced(default=1.0)
@@ -50,13 +50,9 @@ class Model:
                 f"likelihood is {type(self.likelihood).__name__}; expected e.g. Gaussian(0.1), Categorical(10), or "
                 "your own through likelihood(function, num_outputs)."
             )
-        if isinstance(self.network, MLP | BuiltIn) and self.network.num_outputs is None:
+        if isinstance(self.network, BuiltIn) and self.network.num_outputs is None:
             object.__setattr__(self, "network", self.network.with_outputs(self.likelihood.num_outputs))
-        if not (hasattr(self.network, "init") and hasattr(self.network, "apply")):
-            raise TypeError(
-                f"network is {type(self.network).__name__}; expected mlp(...), or a module of your own through "
-                "from_nnx, from_equinox or from_function."
-            )
+        _check_network(self.network)
         object.__setattr__(self, "prior", prior(dist.Normal(0.0, 1.0) if self.prior is None else self.prior))
         object.__setattr__(self, "temperature", float(self.temperature))
 
@@ -138,6 +134,11 @@ class Model:
             return (log_likelihood + log_prior) / self.temperature
         return log_likelihood / self.temperature + log_prior
 
+    def objective(self, log_likelihood: Array, log_prior: Array) -> Array:
+        """T times the log of that density, for what only seeks its peak: a learning rate means the same at any T."""
+        factor = 1.0 if self.tempering == "posterior" else self.temperature
+        return log_likelihood + factor * log_prior
+
     @property
     def tempering_factors(self) -> tuple[Any, Any]:
         """What the target multiplies log-likelihood and log prior by."""
@@ -151,6 +152,22 @@ class Model:
     def sample_prior(self, key: Key, params: Params) -> Params:
         """A draw from the prior, of the shapes of `params`."""
         return self.full_prior.sample(key, params, self.network.fan_in_axis)
+
+
+def _check_network(network: Any) -> None:
+    """Refuse modules that have functions `init` and `apply` of other arguments, Flax Linen's above all."""
+    if all(hasattr(network, name) for name in ("init", "apply", "fan_in_axis", "shares_masks")):
+        return
+    name = type(network).__name__
+    if any(base.__module__.startswith("flax.linen") for base in type(network).__mro__):
+        raise TypeError(
+            f"network is {name}, a Flax Linen module; give its functions: from_function(module.init, lambda params, x: "
+            "module.apply(params, x)). Flax NNX modules go through from_nnx."
+        )
+    raise TypeError(
+        f"network is {name}; expected mlp(...), or a module of your own through from_nnx, from_equinox or "
+        "from_function(init, apply)."
+    )
 
 
 def weighted_sum(values: Array, weight: Array) -> Array:

@@ -187,8 +187,11 @@ def _check(pattern: str, value: Any) -> None:
     if isinstance(value, Flat | Fixed):
         return
     if not isinstance(value, dist.Distribution):
+        name = type(value).__name__
+        # Ours and theirs share some names: Laplace is a method here, StudentT a likelihood.
+        meant = f"did you mean numpyro.distributions.{name}?" if hasattr(dist, name) else "e.g. Normal(0, 1)."
         raise TypeError(
-            f"The prior of {pattern!r} is {type(value).__name__}; expected a numpyro distribution, Flat() or Fixed()."
+            f"The prior of {pattern!r} is {value!r}; expected a numpyro distribution, Flat() or Fixed(): {meant}"
         )
     if value.event_shape or value.batch_shape:
         raise ValueError(
@@ -205,7 +208,7 @@ def _check(pattern: str, value: Any) -> None:
     if not isinstance(value.support, type(dist.constraints.real)):
         raise ValueError(
             f"The prior of {pattern!r}, {type(value).__name__}, leaves out some values; a weight may take any, so "
-            "choose one on the whole line, e.g. Normal(0, 1) or Laplace(0, 1)."
+            "choose one on the whole line, e.g. Normal(0, 1) or numpyro.distributions.Laplace(0, 1)."
         )
 
 

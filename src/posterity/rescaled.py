@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from posterity import tree
-from posterity.likelihoods import Kind, Likelihood, check_positive
+from posterity.checks import check_positive
+from posterity.likelihoods import Kind, Likelihood, cdf
 from posterity.types import Array
 
 
@@ -71,6 +72,7 @@ class _Affine(dist.Distribution):
     """shift + scale * z. numpyro's TransformedDistribution has neither mean nor variance, and forgets z's own."""
 
     pytree_data_fields = ("inner", "shift", "scale")
+    support = dist.constraints.real  # type: ignore[assignment]  # log_prob and cdf know where that of z ends
 
     def __init__(self, inner: dist.Distribution, shift: Any, scale: Any) -> None:
         self.inner, self.shift, self.scale = inner, shift, scale
@@ -85,7 +87,7 @@ class _Affine(dist.Distribution):
         return log_prob - math.prod(self.event_shape) * jnp.log(self.scale)
 
     def cdf(self, value: Any) -> Array:
-        return self.inner.cdf((value - self.shift) / self.scale)
+        return cdf(self.inner, (value - self.shift) / self.scale)
 
     @property
     def mean(self) -> Array:

@@ -69,7 +69,9 @@ def entropies(model: Any, block: Components, positions: Array) -> Decomposition:
     probs = class_probs(block.marginal(model))
     mean = probs.mean(0)
     each = information.entropy(probs)
-    total, aleatoric = information.entropy(mean), each.mean(0)
+    aleatoric = each.mean(0)
+    # Rounding alone can put the noise above the whole; maximum, unlike a where, keeps NaN.
+    total = jnp.maximum(information.entropy(mean), aleatoric)
     value = Uncertainty(total, aleatoric, total - aleatoric)
     cross = information.cross_entropy(probs, mean[None])
     return Decomposition(value, monte_carlo_error(Uncertainty(cross, each, cross - each), positions))

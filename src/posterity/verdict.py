@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from posterity.metrics import mean_over_rows
+
 if TYPE_CHECKING:
     from posterity.comparison import Comparison, Entry
 
@@ -17,13 +19,19 @@ def verdict(comparison: Comparison) -> list[str]:
     """What the numbers of a comparison say: is HMC to be believed, who is near it, who predicts best, what to use."""
     if not comparison.entries:
         return ["No method came to an end, so there is nothing to compare."]
-    best = [entry for entry in comparison.entries if _ties_with_best(entry, comparison)]
-    return [*_on_hmc(comparison), *_on_scores(comparison, best), *_on_coverage(comparison), _advice(best)]
+    top = min(comparison.entries, key=lambda entry: entry.scores["nll"].value)
+    best = [entry for entry in comparison.entries if entry is top or _ties(entry, top, comparison.test[1])]
+    return [*_on_hmc(comparison), *_on_scores(top, best), *_on_coverage(comparison), _advice(best)]
 
 
-def _ties_with_best(entry: Entry, comparison: Comparison) -> bool:
-    top = min((e.scores["nll"] for e in comparison.entries), key=lambda nll: nll.value)
-    return entry.scores["nll"].value <= top.value + (top.standard_error if np.isfinite(top.standard_error) else 0.0)
+def _ties(entry: Entry, top: Entry, y: np.ndarray) -> bool:
+    """Whether the test rows cannot tell two methods apart: by the standard error of their difference, row by row.
+
+    Rows that are hard for both make each score uncertain, and say nothing of which is better.
+    """
+    with np.errstate(invalid="ignore"):  # rows that both hold impossible: no difference to speak of
+        behind = mean_over_rows(np.asarray(top.prediction.log_prob(y)) - np.asarray(entry.prediction.log_prob(y)))
+    return behind.value <= behind.standard_error or behind.value <= 0
 
 
 def _on_hmc(comparison: Comparison) -> list[str]:
@@ -46,21 +54,21 @@ def _on_hmc(comparison: Comparison) -> list[str]:
 
 def _trust_line(trust: dict[str, Any]) -> str:
     r_hat = "" if trust["r_hat"] is None else f" (its largest R-hat is {trust['r_hat']:.3g})"
-    return {
+    told = {
         "good": f"HMC can be trusted as the referee: its chains agree at every test row looked at{r_hat}.",
         "usable": f"HMC is usable as the referee: its chains agree at nearly every test row looked at{r_hat}.",
     }.get(
         trust["verdict"],
         f"HMC has not converged{r_hat}: do not take distances from it for errors. Give it time: --budget, or --effort.",
     )
+    return " ".join([told, *trust.get("doubts", ())])
 
 
-def _on_scores(comparison: Comparison, best: list[Entry]) -> list[str]:
-    top = min(comparison.entries, key=lambda entry: entry.scores["nll"].value)
+def _on_scores(top: Entry, best: list[Entry]) -> list[str]:
     others = [entry.label for entry in best if entry is not top]
     line = f"Best by negative log likelihood is {top.label}, {top.scores['nll']}"
     if others:
-        line += f"; within its standard error: {', '.join(others)}"
+        line += f"; within the standard error of the difference: {', '.join(others)}"
     return [f"{line}."]
 
 

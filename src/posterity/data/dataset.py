@@ -12,6 +12,8 @@ from posterity import tree
 from posterity.likelihoods import class_probs
 from posterity.types import Array, Batch
 
+STREAMS = {"holdout": 7, "validation": 10}  # of random numbers: what is set aside for one is not what is for the other
+
 
 class Dataset(NamedTuple):
     """Rows on the host: inputs (a pytree with a common leading axis), targets, weights of rows."""
@@ -34,7 +36,7 @@ class Dataset(NamedTuple):
 
 def check_inputs(x: Any, name: str = "x") -> Any:
     """Inputs as numpy arrays of numbers with a common, non-zero number of finite rows."""
-    arrays = jax.tree.map(lambda leaf: _numeric(leaf, name), x, is_leaf=_is_table)
+    arrays = jax.tree.map(lambda leaf: _numeric(leaf, name), x, is_leaf=_is_array)
     leaves = jax.tree.leaves(arrays)
     if not leaves:
         raise ValueError(f"{name} is empty: no array in it.")
@@ -77,22 +79,29 @@ def dataset(data: Any, likelihood: Any = None) -> Dataset:
 
 
 def holdout_split(data: Dataset, share: float, seed: int, name: str) -> tuple[Dataset, Dataset]:
-    """(kept, set aside): a random share of the rows, the same for the same seed."""
+    """(kept, set aside): a random share of the rows, the same for the same seed and name in STREAMS."""
     if not 0 < share < 1:
         raise ValueError(f"{name}={share} must lie strictly between 0 and 1: the share of rows to set aside.")
     num_aside = round(share * data.num_rows)
     if num_aside < 1 or num_aside >= data.num_rows:
         raise ValueError(f"{name}={share} of {data.num_rows} rows leaves an empty side; choose another share.")
-    order = np.random.default_rng([seed, len(name)]).permutation(data.num_rows)
+    order = np.random.default_rng([seed, STREAMS[name]]).permutation(data.num_rows)
     return data.take(np.sort(order[num_aside:])), data.take(np.sort(order[:num_aside]))
 
 
-def _is_table(value: Any) -> bool:
-    return not isinstance(value, dict | tuple) and not isinstance(value, jax.Array)
+def _is_array(value: Any) -> bool:
+    """What becomes one array: a list too, which numpy reads as rows, and what JAX does not know for a container."""
+    return isinstance(value, list) or jax.tree_util.all_leaves([value])
 
 
 def _numeric(value: Any, name: str) -> np.ndarray:
-    array = np.asarray(value)
+    try:
+        array = np.asarray(value)
+    except ValueError as error:  # a ragged list
+        raise ValueError(
+            f"{name} holds a list whose parts have different shapes; a list is read as the rows of one array. Give "
+            "several arrays as a tuple or a dictionary, each with all rows."
+        ) from error
     if array.dtype == object or array.dtype.kind in "USmM":
         kind = "dates" if array.dtype.kind in "mM" else "text or mixed values"
         remedy = "each column into numbers first, for instance with pandas.get_dummies for categories"

@@ -15,19 +15,18 @@ A step follows M / N (pi_i complexity - tempered log-likelihood of the batch): o
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpyro.distributions as dist
 
 from posterity import tree
-from posterity.data.dataset import Dataset
+from posterity.checks import check_positive, check_whole
 from posterity.families import DiagonalGaussian
 from posterity.inference.descent import Descent, DescentState, descend, mean_negative_log_likelihood
 from posterity.inference.method import Result
 from posterity.model import Model, weighted_sum
-from posterity.priors import Flat
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params
 
 MinibatchWeights = Literal["uniform", "geometric"]
@@ -57,6 +56,7 @@ class FreeEnergy(NamedTuple):
 class BayesByBackprop(Descent):
     """Mean-field variational inference: the independent Gaussians nearest to the posterior in KL(q || posterior)."""
 
+    _: dataclasses.KW_ONLY
     num_samples: int = 1  # draws of the weights a step
     minibatch_weights: MinibatchWeights = "uniform"  # "geometric": the first batches of an epoch carry the complexity
     initial_scale: Any = tree.traced(default=0.05)  # standard deviation of every weight at the start
@@ -64,25 +64,13 @@ class BayesByBackprop(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.num_samples, int) or self.num_samples < 1:
-            raise ValueError(f"BayesByBackprop(num_samples={self.num_samples!r}): expected a whole number, at least 1.")
+        check_whole("BayesByBackprop", num_samples=self.num_samples)
+        check_positive("BayesByBackprop", initial_scale=self.initial_scale)
         if self.minibatch_weights not in ("uniform", "geometric"):
             raise ValueError(
                 f"BayesByBackprop(minibatch_weights={self.minibatch_weights!r}) is not known; "
                 "choose 'uniform' or 'geometric'."
             )
-        if not self.initial_scale > 0:
-            raise ValueError(f"BayesByBackprop(initial_scale={self.initial_scale}) must be above 0; try 0.05.")
-
-    def check(self, model: Model, params: Params, data: Dataset) -> None:
-        del data
-        for name in tree.leaf_names(params):
-            prior = model.full_prior.find(name)
-            if not isinstance(prior, Flat) and prior.support is not dist.constraints.real:
-                raise ValueError(
-                    f"The prior of {name!r} is {type(prior).__name__}, which forbids some values; BayesByBackprop puts "
-                    "a Gaussian on every weight. Use a prior on the whole line, e.g. Normal(0, 1), or a sampler."
-                )
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)

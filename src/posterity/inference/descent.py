@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 
 from posterity import tree
+from posterity.checks import check_whole
 from posterity.data.batches import num_batches
 from posterity.inference.method import Method, explicit_batch_size
 from posterity.model import weighted_sum
@@ -59,10 +60,9 @@ class Descent(Method):
     start: Any = tree.host(default=None)
 
     def __post_init__(self) -> None:
-        for name in ("num_steps", "num_epochs", "patience"):
-            value = getattr(self, name)
-            if value is not None and (not isinstance(value, int) or value < 1):
-                raise ValueError(f"{type(self).__name__}({name}={value!r}): expected a whole number, at least 1.")
+        check_whole(type(self).__name__, num_steps=self.num_steps, patience=self.patience)
+        if self.num_epochs is not None:
+            check_whole(type(self).__name__, num_epochs=self.num_epochs)
         if not callable(self.learning_rate) and not self.learning_rate > 0:
             raise ValueError(f"{type(self).__name__}(learning_rate={self.learning_rate}) must be above 0; try 0.001.")
 
@@ -106,8 +106,8 @@ def descend(
 
 
 def loss_parts(model: Any, log_likelihood: Array, log_prior: Array, clock: Clock) -> tuple[Array, LossParts]:
-    """The negative tempered log joint per datum; `log_likelihood` is that of the whole data, scaled from a batch."""
-    loss = -model.temper(log_likelihood, log_prior) / clock.num_data
+    """Minus the model's objective per datum; `log_likelihood` is that of the whole data, scaled from a batch."""
+    loss = -model.objective(log_likelihood, log_prior) / clock.num_data
     negative_log_likelihood = -log_likelihood / clock.num_data
     return loss, LossParts(loss, negative_log_likelihood, loss - negative_log_likelihood)
 

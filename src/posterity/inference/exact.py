@@ -10,6 +10,7 @@ The design matrix Phi is computed on the device and solved by QR in float64 on t
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ class ExactInfo(NamedTuple):
 class Exact(Method):
     """The posterior in closed form: a network affine in its weights, Gaussian(scale), a Gaussian prior."""
 
+    _: dataclasses.KW_ONLY
     start: Any = tree.host(default=None)  # only the weights held fixed matter
 
     anytime = False

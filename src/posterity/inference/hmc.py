@@ -14,6 +14,7 @@ differences of single terms, one a row and two a weight, never from two large su
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -73,7 +74,8 @@ class Point(NamedTuple):
 class HMC(Hamiltonian):
     """Full-batch HMC: the reference for all other methods. Draws are repeated where a proposal is rejected."""
 
-    num_draws: int = tree.host(default=100)  # kept, a chain
+    num_draws: int = tree.host(default=100)  # kept, per chain
+    _: dataclasses.KW_ONLY
     num_burn_in: int = tree.host(default=50)  # steps that are thrown away, and in which the step size adapts
     step_size: float | None = tree.traced(default=None)
     # In units of weights: with one prior width the paper's. With several, that of a weight of width s, the geometric

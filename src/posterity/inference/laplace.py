@@ -20,6 +20,7 @@ import numpy as np
 import scipy.optimize
 
 from posterity import tree
+from posterity.checks import check_whole
 from posterity.data.batches import num_batches
 from posterity.data.dataset import Dataset
 from posterity.inference.curvature import (
@@ -62,6 +63,7 @@ class Laplace(Method):
     With several chains, as from start=DeepEnsemble(), the posterior is the equal mixture of Gaussians at their modes.
     """
 
+    _: dataclasses.KW_ONLY
     start: Any = tree.host(default=MAP())  # finds the mode: a method, a Posterior, or trained weights
     structure: Structure = "full"
     subset: tuple[str, ...] = ()  # path patterns of the weights that get a spread; (): all of them
@@ -81,8 +83,7 @@ class Laplace(Method):
             raise ValueError(f"tune={self.tune} is not known; choose from {', '.join(map(repr, TUNABLE))}.")
         if self.subset and self.structure in ("kronecker", "last_layer"):
             raise ValueError(f"subset goes with structure 'full' or 'diagonal', not {self.structure!r}.")
-        if not isinstance(self.num_rounds, int) or self.num_rounds < 1:
-            raise ValueError(f"num_rounds={self.num_rounds!r}: expected a whole number, at least 1.")
+        check_whole("Laplace", num_rounds=self.num_rounds)
         if self.num_rounds > 1 and not self.tune:
             raise ValueError(f"num_rounds={self.num_rounds} repeats nothing without tune; say tune=('prior',).")
         object.__setattr__(self, "start", _unrolled(self))

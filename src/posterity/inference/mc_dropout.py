@@ -17,6 +17,7 @@ measures the rate you chose. With a learned rate it does.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -25,6 +26,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import tree
+from posterity.checks import check_whole
 from posterity.data.dataset import Dataset
 from posterity.families import DropoutMasks
 from posterity.inference.descent import Descent, DescentState, descend, loss_parts, mean_negative_log_likelihood
@@ -32,7 +34,7 @@ from posterity.inference.method import Result
 from posterity.model import Model, weighted_sum
 from posterity.networks.built_in import BuiltIn
 from posterity.networks.dropout import apply_per_row
-from posterity.networks.mlp import DROPOUT_LOGIT, MLP
+from posterity.networks.mlp import DROPOUT_LOGIT
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params
 
 
@@ -45,6 +47,7 @@ class DropoutVariables(NamedTuple):
 class MCDropout(Descent):
     """Dropout on, in training and in prediction. The network says where: mlp(..., dropout=0.1)."""
 
+    _: dataclasses.KW_ONLY
     num_masks: int = 1  # for each datum and step of training
     per_row: bool = False  # in prediction: masks of its own for each row, instead of one draw of weights for all
     rates: Any = None  # for networks not ours: the rate before each weight, one number or {path pattern: rate}
@@ -53,8 +56,7 @@ class MCDropout(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not isinstance(self.num_masks, int) or self.num_masks < 1:
-            raise ValueError(f"MCDropout(num_masks={self.num_masks!r}): expected a whole number, at least 1.")
+        check_whole("MCDropout", num_masks=self.num_masks)
         table = {"*": self.rates} if isinstance(self.rates, float | int) else self.rates
         if isinstance(table, Mapping):
             for pattern, rate in table.items():
@@ -122,7 +124,7 @@ class MCDropout(Descent):
     def _rates(self, model: Model, params: Params) -> Params:
         """The probability that the input of each weight is dropped; 0 where neither network nor user says."""
         if self.rates is None:
-            return model.network.dropout_rates(params) if isinstance(model.network, MLP | BuiltIn) else _zeros(params)
+            return model.network.dropout_rates(params) if isinstance(model.network, BuiltIn) else _zeros(params)
 
         def find(name: str, leaf: Array) -> float:
             is_matrix = jnp.ndim(leaf) > 1  # dropping inputs does not touch a bias

@@ -13,6 +13,7 @@ The log density is summed from differences to the step's first point, term by te
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -70,7 +71,8 @@ class NUTSInfo(NamedTuple):
 class NUTS(Hamiltonian):
     """HMC that chooses the length of each trajectory and adapts a diagonal mass matrix in warm-up."""
 
-    num_draws: int = tree.host(default=1_000)  # kept, a chain
+    num_draws: int = tree.host(default=1_000)  # kept, per chain
+    _: dataclasses.KW_ONLY
     num_burn_in: int = tree.host(default=1_000)  # steps that adapt and are thrown away
     target_acceptance: float = tree.traced(default=0.8)
     step_size: float | None = tree.traced(default=None)  # in units of sqrt(M^-1); None: adapted in warm-up

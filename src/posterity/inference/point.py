@@ -9,6 +9,7 @@ DeepEnsemble   M of these from M starts (Lakshminarayanan et al. 2017); anchored
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import jax
@@ -57,6 +58,7 @@ class DeepEnsemble(PointEstimate):
     """MAP from several starts in one program; `anchored` members are drawn to a sample of the prior each."""
 
     num_members: int = 5
+    _: dataclasses.KW_ONLY
     anchored: bool = False
 
     @property

@@ -1,4 +1,4 @@
-"""The progress bar of a run: phase, loss, speed, time left; on standard error, and only where a person looks."""
+"""The progress bar of a run: phase, loss, speed, time left; in a terminal (on standard error) or a notebook alone."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ProgressBar:
             TextColumn("left"),
             TimeRemainingColumn(),
             console=console,
-            disable=not (show and console.is_terminal),
+            disable=not (show and (console.is_terminal or console.is_jupyter)),
         )
         self._task = self._progress.add_task(title, total=num_steps, shown="")
 

@@ -27,6 +27,7 @@ moves with w would need a correction that nobody computes for networks.
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, Literal, NamedTuple
 
 import jax
@@ -59,7 +60,8 @@ class LangevinInfo(NamedTuple):
 class Langevin(Sampler):
     """Settings that SGLD and SGHMC share. Abstract."""
 
-    num_draws: int = tree.host(default=500)  # kept, a chain
+    num_draws: int = tree.host(default=500)  # kept, per chain
+    _: dataclasses.KW_ONLY
     num_burn_in: int = tree.host(default=5_000)  # steps that are thrown away, and in which a preconditioner is learned
     thin: int = tree.host(default=20)  # keep every thin-th step
     learning_rate: float = tree.traced(default=1e-3)  # per datum; with a preconditioner as for RMSprop
@@ -100,6 +102,7 @@ class SGLD(Langevin):
 class SGHMC(Langevin):
     """Stochastic-gradient HMC: SGD with momentum, and noise. The momentum is never redrawn; friction wears it off."""
 
+    _: dataclasses.KW_ONLY
     learning_rate: float = tree.traced(default=1e-4)  # per datum; in the long run steps are 1 / (1 - momentum) as long
     momentum: float = tree.traced(default=0.9)  # beta = 1 - friction
 
@@ -119,6 +122,7 @@ class Cyclical(Sampler):
     base: Any = tree.traced(default="sgld")
     # "sgld", "sghmc", or e.g. SGHMC(learning_rate=...), whose learning rate begins each cycle and whose batch size,
     # momentum and preconditioner (learned while exploring, frozen while sampling) hold; its counts do not.
+    _: dataclasses.KW_ONLY
     num_cycles: int = tree.host(default=10)
     cycle_length: int = tree.traced(default=2_000)  # steps, K
     exploration: float = tree.traced(default=0.5)  # share of a cycle without noise

@@ -9,6 +9,7 @@ The variance is accumulated as squared deviations (Welford 1962): a difference o
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any, NamedTuple
 
 import jax
@@ -17,6 +18,7 @@ import numpy as np
 import optax
 
 from posterity import tree
+from posterity.checks import check_whole
 from posterity.data.batches import num_batches
 from posterity.families import LowRankGaussian
 from posterity.inference.descent import Descent
@@ -48,6 +50,7 @@ class SWAGState(NamedTuple):
 class SWAG(Descent):
     """A Gaussian fitted to the snapshots of SGD around an optimum; several chains give multi-SWAG."""
 
+    _: dataclasses.KW_ONLY
     learning_rate: Any = tree.traced(default=1e-3)  # constant: its size sets the width of the Gaussian
     optimizer: Any = sgd_with_momentum
     snapshot_every: int | None = None  # steps; None: one snapshot an epoch
@@ -58,10 +61,9 @@ class SWAG(Descent):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for name, least in (("snapshot_every", 1), ("rank", MINIMUM_SNAPSHOTS)):
-            value = getattr(self, name)
-            if (value is not None or name == "rank") and (not isinstance(value, int) or value < least):
-                raise ValueError(f"SWAG({name}={value!r}): expected a whole number, at least {least}.")
+        check_whole("SWAG", MINIMUM_SNAPSHOTS, rank=self.rank)
+        if self.snapshot_every is not None:
+            check_whole("SWAG", snapshot_every=self.snapshot_every)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         (phase,) = super().plan(num_rows)

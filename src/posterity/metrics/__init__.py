@@ -19,7 +19,7 @@ from posterity.metrics.distances import (
     wasserstein,
     wasserstein_rows,
 )
-from posterity.metrics.estimate import Estimate, checked, classification, mean_over_rows
+from posterity.metrics.estimate import Estimate, checked, classification, mean_over_rows, require
 from posterity.metrics.numbers import (
     LEVELS,
     crps_gaussian_mixture,
@@ -51,14 +51,28 @@ def negative_log_likelihood(log_prob: ArrayLike) -> Estimate:
     return mean_over_rows(0.0 - checked("log_prob", log_prob, infinite=True))
 
 
+def _require_one_target(prediction: Any) -> None:
+    if prediction.kind == "classes":
+        targets, by_hand = np.shape(prediction.probs)[1:-1], "metrics.accuracy(prediction.probs[:, 0, 0], y[:, 0, 0])"
+    else:
+        targets, by_hand = np.shape(prediction.mean)[1:], "metrics.rmse(prediction.mean[:, 0], y[:, 0])"
+    require(
+        targets == (),
+        f"evaluate scores one target a row; this prediction has {targets} of them in each. Score them one by one with "
+        f"the functions of posterity.metrics, e.g. {by_hand}; prediction.log_prob(y) is that of all in a row together.",
+    )
+
+
 def evaluate(prediction: Any, y: ArrayLike) -> dict[str, Estimate]:
     """What to report for a Prediction against the targets y [N], by its kind.
 
     classes: accuracy, nll, brier, calibration_error, coverage_90 (of sets of classes), error_auroc
     (total uncertainty against mistakes; NaN without mistakes, or with nothing else). continuous,
     counts: rmse, mae, nll (of the mixture), nll_gaussian (of its two moments), crps, coverage_90,
-    width_90; continuous: calibration_error (of quantiles, which counts reach in jumps).
+    width_90; continuous: calibration_error (of quantiles, which counts reach in jumps). One target a
+    row: several, or one for each pixel, are not independent, and their errors would be too small.
     """
+    _require_one_target(prediction)
     if prediction.kind == "classes":
         probs, labels = classification(prediction.probs, y)
         mistaken = probs.argmax(1) != labels

@@ -1,4 +1,4 @@
-"""What our image and sequence networks share: how they are described, and the layers they are made of.
+"""What our networks share: how they are described, and the layers that those for images and sequences are made of.
 
 A layer is a dictionary of its weights, and a function that applies it to [N, ..., channels]. Weights start at
 N(0, gain / fan_in), biases at zero.
@@ -44,7 +44,7 @@ class BuiltIn:
         """The number of outputs, which someone must have said by now."""
         if self.num_outputs is None:
             name = type(self).__name__
-            raise ValueError(f"This {name} has no num_outputs yet: put it into a Model, or say num_outputs=10.")
+            raise ValueError(f"This {name} has no num_outputs yet: put it into a Model, or say num_outputs=1.")
         return self.num_outputs
 
     def check_inputs(self, x: Any) -> None:
@@ -64,19 +64,6 @@ class BuiltIn:
             return self.rate_before(name.removesuffix("/weight")) if name.endswith("/weight") else 0.0
 
         return jax.tree_util.tree_map_with_path(rate, params)
-
-
-def check_rate(dropout: float) -> float:
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout={dropout} is outside [0, 1): it is the share of units to DROP; try dropout=0.1.")
-    return float(dropout)
-
-
-def check_counts(**counts: Any) -> None:
-    """Widths and the like, each at least 1."""
-    for name, value in counts.items():
-        if any(not isinstance(one, int) or one < 1 for one in (value if isinstance(value, tuple) else (value,))):
-            raise ValueError(f"{name}={value!r}: expected whole numbers, at least 1.")
 
 
 def as_images(x: Array, dtype: Any = jnp.float32) -> Array:

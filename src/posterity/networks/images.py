@@ -11,11 +11,10 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
+from posterity.checks import check_rate, check_whole
 from posterity.networks.built_in import (
     BuiltIn,
     as_images,
-    check_counts,
-    check_rate,
     convolve,
     dense,
     drop_channels,
@@ -195,8 +194,8 @@ def lenet(
         raise ValueError(f"dropout_before={dropout_before!r} is not known; choose 'dense' or 'last'.")
     first, second = (int(count) for count in filters)
     widths = tuple(int(width) for width in hidden)
-    check_counts(filters=(first, second), hidden=widths)
-    return LeNet(num_outputs, (first, second), widths, check_rate(dropout), dropout_before)
+    check_whole("lenet", filters=(first, second), hidden=widths)
+    return LeNet(num_outputs, (first, second), widths, check_rate("dropout", dropout), dropout_before)
 
 
 def resnet20(num_outputs: int | None = None, *, width: int = 16, blocks: int = 3) -> ResNet:
@@ -204,7 +203,7 @@ def resnet20(num_outputs: int | None = None, *, width: int = 16, blocks: int = 3
 
     `blocks` of each of the three stages make 6 blocks + 2 layers: 3 for ResNet-20, 5 for ResNet-32.
     """
-    check_counts(width=width, blocks=blocks)
+    check_whole("resnet20", width=width, blocks=blocks)
     return ResNet(num_outputs, width, blocks)
 
 
@@ -213,8 +212,8 @@ def unet(num_outputs: int | None = None, *, width: int = 16, levels: int = 2, dr
 
     `width` channels at full size, doubled at each of `levels` halvings.
     """
-    check_counts(width=width, levels=levels)
-    return UNet(num_outputs, width, levels, check_rate(dropout))
+    check_whole("unet", width=width, levels=levels)
+    return UNet(num_outputs, width, levels, check_rate("dropout", dropout))
 
 
 def _init_unit(key: Key, shape: tuple[int, ...]) -> dict[str, Any]:

@@ -9,7 +9,6 @@ Kendall 2017, eq. 5, relaxation temperature 0.1), so that its gradient exists.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from posterity.checks import check_rate, check_whole
+from posterity.networks.built_in import BuiltIn
 from posterity.types import Array, Key, Params
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -33,7 +34,7 @@ NARROW = 64  # inputs or units of a layer
 
 
 @dataclass(frozen=True)
-class MLP:
+class MLP(BuiltIn):
     """A dense network; two with the same settings are equal, so they share compiled programs."""
 
     hidden: tuple[int, ...]
@@ -43,15 +44,15 @@ class MLP:
     dropout: float = 0.0  # before each weight matrix after the first
     learn_dropout: bool = False
     bias: bool = True
+    # Not for a user to set, but named in every store of an MLP.
     fan_in_axis: int = -2
     shares_masks: bool = True
+
+    splits_rows = False
 
     @property
     def depth(self) -> int:
         return len(self.hidden) + 1
-
-    def with_outputs(self, num_outputs: int) -> MLP:
-        return dataclasses.replace(self, num_outputs=num_outputs)
 
     def rate(self, layer: int) -> float:
         """The probability to drop an input of a layer."""
@@ -59,11 +60,7 @@ class MLP:
 
     def init(self, key: Key, x: Array) -> Params:
         """Weights N(0, gain / fan_in), biases zero."""
-        if self.num_outputs is None:
-            raise ValueError(
-                "This network has no num_outputs yet: put it into a Model, or say mlp(..., num_outputs=1)."
-            )
-        widths = (int(np.prod(x.shape[1:])), *self.hidden, self.num_outputs)
+        widths = (int(np.prod(x.shape[1:])), *self.hidden, self.outputs_known())
         params: dict[str, dict[str, Array]] = {}
         for i, key_layer in enumerate(jax.random.split(key, self.depth)):
             gain = 1.0 if i == self.depth - 1 or self.activation == "tanh" else 2.0
@@ -132,19 +129,16 @@ def mlp(
 
     `dropout` acts before every weight matrix but the first, `input_dropout` before the first.
     """
-    for name, rate in (("dropout", dropout), ("input_dropout", input_dropout)):
-        if not 0 <= rate < 1:
-            raise ValueError(f"{name}={rate} is outside [0, 1): it is the share of units to DROP; try {name}=0.1.")
+    rates = check_rate("input_dropout", input_dropout), check_rate("dropout", dropout)
     if isinstance(activation, str) and activation not in ACTIVATIONS:
         raise ValueError(
             f"activation={activation!r} is not known; choose from {', '.join(ACTIVATIONS)}, or pass a function."
         )
     widths = tuple(int(width) for width in hidden)
-    if any(width < 1 for width in widths):
-        raise ValueError(f"hidden={widths} has a layer without units; each width must be at least 1.")
+    check_whole("mlp", hidden=widths)
     if learn_dropout and dropout == 0 and input_dropout == 0:
         raise ValueError("learn_dropout=True needs rates to start from; try dropout=0.1, input_dropout=0.1.")
-    return MLP(widths, num_outputs, activation, float(input_dropout), float(dropout), learn_dropout)
+    return MLP(widths, num_outputs, activation, *rates, learn_dropout)
 
 
 def linear(num_outputs: int | None = None, *, bias: bool = True) -> MLP:

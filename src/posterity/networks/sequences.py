@@ -9,7 +9,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity.networks.built_in import BuiltIn, check_counts, check_rate, dense, drop_channels, init_layer
+from posterity.checks import check_rate, check_whole
+from posterity.networks.built_in import BuiltIn, dense, drop_channels, init_layer
 from posterity.types import Array, Key, Params
 
 FORGET = 1.0  # added to the forget gate, so that an LSTM begins by remembering
@@ -99,8 +100,8 @@ def cnn_lstm(
     """
     counts = (vocabulary, embedding, filters, window, pool, units)
     names = ("vocabulary", "embedding", "filters", "window", "pool", "units")
-    check_counts(**dict(zip(names, counts, strict=True)))
-    return CNNLSTM(num_outputs, *counts, dropout=check_rate(dropout))
+    check_whole("cnn_lstm", **dict(zip(names, counts, strict=True)))
+    return CNNLSTM(num_outputs, *counts, dropout=check_rate("dropout", dropout))
 
 
 def convolve_text(layer: dict[str, Array], x: Array) -> Array:

@@ -1,0 +1,30 @@
+"""Checks of what a user sets, at the call: an error says what was got, what was expected and what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+
+def check_whole(owner: str, least: int = 1, **values: Any) -> None:
+    """Refuse what is not a whole number, or a tuple of them, of at least `least`."""
+    for name, value in values.items():
+        for one in value if isinstance(value, tuple) else (value,):
+            if not isinstance(one, int | np.integer) or isinstance(one, bool) or one < least:
+                what = "whole numbers, each" if isinstance(value, tuple) else "a whole number,"
+                raise ValueError(f"{owner}({name}={value!r}): expected {what} at least {least}.")
+
+
+def check_positive(owner: str, **values: Any) -> None:
+    """Refuse what is not a finite number above 0."""
+    for name, value in values.items():
+        if not (value > 0 and np.isfinite(value)):
+            raise ValueError(f"{owner}({name}={value}): {name} must be a number above 0.")
+
+
+def check_rate(name: str, rate: float) -> float:
+    """Refuse a rate of dropout that is none."""
+    if not 0 <= rate < 1:
+        raise ValueError(f"{name}={rate} is outside [0, 1): it is the share of units to DROP; try {name}=0.1.")
+    return float(rate)
