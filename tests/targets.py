@@ -148,6 +148,31 @@ def check_scores(scores: dict[str, float]) -> None:
     assert not wrong, f"standard errors from the truth: {wrong}"
 
 
+def check_order(estimates, order: int) -> None:
+    """Assert that errors at steps h, h/2, h/4, of a number whose truth is 1, fall at this order and extrapolate to 0.
+
+    `estimates`: three pairs (error, its Monte Carlo standard error). The order between two steps may be off by 0.3 for
+    terms of higher order, besides four Monte Carlo errors, which must themselves be below 0.6: no other order fits.
+    """
+    values, errors = np.array(estimates).T
+    told = ", ".join(f"{value:.4f} +- {error:.4f}" for value, error in estimates)
+    rise = np.log2(values[0] / values[1])  # NaN where the sign changes, which no order fits
+    noise = np.hypot(*errors[:2] / values[:2]) / np.log(2)
+    assert 4 * noise < 0.6, f"errors {told} are too uncertain to judge their order"
+    assert abs(rise - order) < 0.3 + 4 * noise, f"errors {told} are of order {rise:.2f}, not {order}"
+    weights = np.array([1, -6, 8] if order == 1 else [0, -1, 4]) / 3  # remove the orders 1 and 2, or 2
+    value, error = weights @ values, np.sqrt(weights**2 @ errors**2)
+    assert error < 0.02, f"errors {told} are too uncertain to extrapolate"
+    assert abs(value) < 4 * error, f"errors {told} extrapolate to {value:.4f} +- {error:.4f}"
+
+
+def relative_error(draws, expected: Reference, name: str) -> tuple[float, float]:
+    """One expectation over its true value, less one, and the Monte Carlo standard error."""
+    values = quantities(np.asarray(draws["a"], float), np.asarray(draws["b"], float), expected.centre)[name]
+    mean, error = batch_means(values)
+    return mean / expected.mean[name] - 1, error / expected.mean[name]
+
+
 def check_posterior(posterior, expected: Reference) -> None:
     """Assert that draws and predictions of a fitted posterior agree with the truth.
 
