@@ -26,7 +26,8 @@ from posterity.types import Batch
 
 NOISE = 0.5
 WIDTHS = {"a": 0.8, "b": 1.2}
-TEMPERED = [(t, tempering) for tempering in ("posterior", "likelihood") for t in (1.0, 0.25, 4.0)]
+TEMPERATURES = (1.0, 0.25, 4.0)
+TEMPERED = [(t, tempering) for tempering in ("posterior", "likelihood") for t in TEMPERATURES]
 PREDICT_AT = np.array([[0.7, 0.0], [0.3, 1.0]])  # for the Gaussian target the first row alone stays linear in b
 OBSERVED = 0.4  # a target at those rows, whose predictive density is compared
 NUM_BATCHES = 25
@@ -62,6 +63,9 @@ def banana():
     """(x, y) whose posterior is bent and skewed, with one mode."""
     x = np.array([[0.3, 0.8], [0.3, 1.0], [0.4, 1.2], [0.2, 0.7]])
     return x, np.array([0.1, 0.4, 0.2, 0.0])
+
+
+DATA = {"linear-Gaussian": linear_gaussian, "banana": banana}
 
 
 def model(temperature: float = 1.0, tempering: Tempering = "posterior") -> Model:
@@ -111,25 +115,88 @@ def gaussian_moments(data, temperature: float, tempering: Tempering) -> tuple[np
     return covariance @ design.T @ y / NOISE**2 / temperature, covariance
 
 
-def check_draws(draws, expected: Reference, largest_error: float = 0.15) -> dict[str, float]:
+def batch_means(values: np.ndarray) -> tuple[float, float]:
+    """The mean of draws [C, D] and its Monte Carlo standard error.
+
+    The error comes from the means of batches of draws, which knows of any correlation shorter than a batch.
+    """
+    chains, length = values.shape
+    size = length // NUM_BATCHES
+    batches = values[:, : size * NUM_BATCHES].reshape(chains * NUM_BATCHES, size).mean(1)
+    return batches.mean(), batches.std(ddof=1) / np.sqrt(len(batches))
+
+
+def check_draws(draws, expected: Reference, largest_error: float = 0.05) -> dict[str, float]:
     """Assert that means over draws {a, b: [C, D]} are within four Monte Carlo standard errors of the truth.
 
-    The error comes from the means of batches of draws, which knows of any correlation shorter than a batch. It must
-    itself be below `largest_error` standard deviations: a sampler that hardly moves must not pass for want of power.
-    Returns the deviations in standard errors.
+    The error must itself be below `largest_error` standard deviations: a sampler that hardly moves must not pass for
+    want of power. Returns the deviations in standard errors.
     """
     values = quantities(np.asarray(draws["a"], float), np.asarray(draws["b"], float), expected.centre)
     scores = {}
     for name, value in values.items():
-        chains, length = value.shape
-        size = length // NUM_BATCHES
-        batches = value[:, : size * NUM_BATCHES].reshape(chains * NUM_BATCHES, size).mean(1)
-        error = batches.std(ddof=1) / np.sqrt(len(batches))
+        mean, error = batch_means(value)
         assert error < largest_error * expected.std[name], f"{name}: standard error {error:.3g} is too large to judge"
-        scores[name] = (batches.mean() - expected.mean[name]) / error
+        scores[name] = (mean - expected.mean[name]) / error
+    check_scores(scores)
+    return scores
+
+
+def check_scores(scores: dict[str, float]) -> None:
+    """Assert that deviations are below four standard errors."""
     wrong = {name: round(float(score), 1) for name, score in scores.items() if not abs(score) < 4}
     assert not wrong, f"standard errors from the truth: {wrong}"
-    return scores
+
+
+def check_order(estimates, order: int) -> None:
+    """Assert that errors at steps h, h/2, h/4, of a number whose truth is 1, fall at this order and extrapolate to 0.
+
+    `estimates`: three pairs (error, its Monte Carlo standard error). The order between two steps may be off by 0.3 for
+    terms of higher order, besides four Monte Carlo errors, which must themselves be below 0.6: no other order fits.
+    """
+    values, errors = np.array(estimates).T
+    told = ", ".join(f"{value:.4f} +- {error:.4f}" for value, error in estimates)
+    rise = np.log2(values[0] / values[1])  # NaN where the sign changes, which no order fits
+    noise = np.hypot(*errors[:2] / values[:2]) / np.log(2)
+    assert 4 * noise < 0.6, f"errors {told} are too uncertain to judge their order"
+    assert abs(rise - order) < 0.3 + 4 * noise, f"errors {told} are of order {rise:.2f}, not {order}"
+    weights = np.array([1, -6, 8] if order == 1 else [0, -1, 4]) / 3  # remove the orders 1 and 2, or 2
+    value, error = weights @ values, np.sqrt(weights**2 @ errors**2)
+    assert 4 * error < abs(values[1]), f"errors {told} are too uncertain to extrapolate"
+    assert abs(value) < 4 * error, f"errors {told} extrapolate to {value:.4f} +- {error:.4f}"
+
+
+def relative_error(draws, expected: Reference, name: str) -> tuple[float, float]:
+    """One expectation over its true value, less one, and the Monte Carlo standard error."""
+    values = quantities(np.asarray(draws["a"], float), np.asarray(draws["b"], float), expected.centre)[name]
+    mean, error = batch_means(values)
+    return mean / expected.mean[name] - 1, error / expected.mean[name]
+
+
+def check_posterior(posterior, expected: Reference) -> None:
+    """Assert that draws and predictions of a fitted posterior agree with the truth.
+
+    What `predict` says: its mean, the parts of its variance and log p(y) = log E[p(y | w)], where noise is never
+    tempered. Errors are those of the same averages over draws, which `predict` must give up to rounding.
+    """
+    draws = posterior.family.draws["network"]
+    check_draws(draws, expected)
+    values = quantities(np.asarray(draws["a"], float), np.asarray(draws["b"], float), expected.centre)
+    predicted = posterior.predict(PREDICT_AT)
+    log_prob = predicted.log_prob(np.full(len(PREDICT_AT), OBSERVED))
+    np.testing.assert_allclose(predicted.aleatoric, NOISE**2, rtol=1e-5)
+    scores = {}
+    for row in range(len(PREDICT_AT)):
+        error = {name: batch_means(values[f"{name} {row}"])[1] for name in ("output", "density", "variance of output")}
+        truth = {name: expected.mean[f"{name} {row}"] for name in error}
+        scores[f"mean {row}"] = (predicted.mean[row] - truth["output"]) / error["output"]
+        total = predicted.total[row] - truth["variance of output"] - NOISE**2
+        scores[f"total {row}"] = total / error["variance of output"]
+        scores[f"density {row}"] = (np.exp(log_prob[row]) - truth["density"]) / error["density"]
+        assert abs(predicted.mean[row] - values[f"output {row}"].mean()) < 1e-2 * error["output"]
+        assert abs(predicted.epistemic[row] - values[f"output {row}"].var()) < 1e-2 * error["variance of output"]
+        assert abs(np.exp(log_prob[row]) - values[f"density {row}"].mean()) < 1e-2 * error["density"]
+    check_scores(scores)
 
 
 @partial(jax.jit, static_argnames=("num_burn_in", "num_draws", "thin"))

@@ -73,7 +73,7 @@ def p_values(simulated, accepted_only=False):
 def choose(accepted, accepted_only):
     """Which steps of a chain are its draws, far enough apart; where only accepted ones are, evenly among these."""
     steps = np.flatnonzero(accepted) if accepted_only and accepted.any() else np.arange(len(accepted))
-    return steps[np.linspace(THIN - 1, len(steps) - 1, NUM_RANKED).clip(0).round().astype(int)]
+    return steps[np.linspace(min(THIN, len(steps)) - 1, len(steps) - 1, NUM_RANKED).round().astype(int)]
 
 
 @pytest.mark.long
@@ -84,9 +84,10 @@ def test_simulation_based_calibration():
 
 
 @pytest.mark.long
-def test_wrong_temperature_is_not_calibrated():
-    wrong = p_values(simulate(NETWORK, HMC(step_size=0.08, num_burn_in=1), 400, sampled_temperature=2.0))
-    print("p-values at a wrong temperature", wrong)
+@pytest.mark.parametrize("temperature", [1.3, 0.8])
+def test_slightly_wrong_temperature_is_not_calibrated(temperature):
+    wrong = p_values(simulate(NETWORK, HMC(step_size=0.08, num_burn_in=1), 400, sampled_temperature=temperature))
+    print(f"p-values at temperature {temperature}", wrong)
     assert wrong.min() < 1e-6
 
 
@@ -105,7 +106,9 @@ def test_accepted_states_only_are_not_calibrated():
     """At an acceptance near 0.6, of chains that are calibrated as they are.
 
     On the network with its known noise as many proposals are rejected everywhere, so that to leave out the repeated
-    states changes the ranks too little to be seen: with unknown noise it is the narrow places that lose draws.
+    states changes the ranks too little to be seen: 1000 simulations at this acceptance moved no mean rank by more than
+    1.5 standard errors, so a p-value of 1e-6 would take more than ten times as many. With unknown noise it is the
+    narrow places that lose draws.
     """
     simulated = simulate(LINE, HMC(target_acceptance=0.6), 2000)
     whole, wrong = p_values(simulated), p_values(simulated, accepted_only=True)

@@ -8,24 +8,46 @@ import targets
 from test_hmc import check_energy
 
 from posterity.inference import step_size as adaptation
+from posterity.inference.driver import fit
 from posterity.inference.nuts import NUTS, schedule
 
 NUM_WARMUP = 300
 SCHEDULE = jax.jit(jax.vmap(schedule, (0, None)))  # one program for all lengths
 
 
-@pytest.fixture(scope="module", params=["posterior", pytest.param("likelihood", marks=pytest.mark.long)])
+GROUPS = [
+    ("posterior", (1.0, 4.0), 4),
+    pytest.param(("posterior", (0.25,), 8), marks=pytest.mark.long),  # where the banana mixes slowly
+    pytest.param(("likelihood", targets.TEMPERATURES, 8), marks=pytest.mark.long),
+]
+
+
+@pytest.fixture(scope="module", params=GROUPS, ids=["posterior", "cold posterior", "likelihood"])
 def runs(request):
-    """[(data, temperature, tempering, draws, info)] of every case with one tempering: one program."""
-    settings = [(data(), t) for data in (targets.linear_gaussian, targets.banana) for t in (1.0, 0.25, 4.0)]
-    cases = [(targets.model(t, request.param), data) for data, t in settings]
-    results = targets.run_cases(NUTS(), cases, num_burn_in=NUM_WARMUP, num_draws=1000)
-    return [(data, t, request.param, *result) for (data, t), result in zip(settings, results, strict=True)]
+    """[(data, temperature, tempering, draws, info)] of every case of a group: one program."""
+    tempering, temperatures, num_chains = request.param
+    settings = [(data(), t) for data in targets.DATA.values() for t in temperatures]
+    cases = [(targets.model(t, tempering), data) for data, t in settings]
+    results = targets.run_cases(NUTS(), cases, num_chains, num_burn_in=NUM_WARMUP, num_draws=3000)
+    return [(data, t, tempering, *result) for (data, t), result in zip(settings, results, strict=True)]
 
 
 def test_exact_targets(runs):
     for data, temperature, tempering, draws, _ in runs:
         targets.check_draws(draws, targets.reference(data, temperature, tempering))
+
+
+QUICK = [(4.0, "likelihood", "banana"), (0.25, "likelihood", "linear-Gaussian")]  # of one tempering: one program
+REST = [(t, tempering, target) for t, tempering in targets.TEMPERED for target in targets.DATA]
+FITTED = [*QUICK, *(pytest.param(*case, marks=pytest.mark.long) for case in REST if case not in QUICK)]
+
+
+@pytest.mark.parametrize(("temperature", "tempering", "target"), FITTED)
+def test_exact_targets_through_fit(temperature, tempering, target):
+    """Draws, and what is predicted."""
+    data, method = targets.DATA[target](), NUTS(num_draws=6000, num_burn_in=NUM_WARMUP)
+    posterior = fit(targets.model(temperature, tempering), method, data, progress=False)
+    targets.check_posterior(posterior, targets.reference(data, temperature, tempering))
 
 
 def test_wrong_temperature_fails(runs):

@@ -15,14 +15,15 @@ from posterity.types import Batch, Clock, Kernel
 
 GAUSSIAN, BANANA = targets.linear_gaussian(), targets.banana()
 NUM_DATA = 4
+BENT = targets.reference(BANANA, 1.0, "posterior")
 POSTERIOR, LIKELIHOOD = (
     [(targets.model(t, tempering), GAUSSIAN) for t, tempering in targets.TEMPERED[half]]
     for half in (slice(0, 3), slice(3, 6))
 )
-COUNTS = {"num_burn_in": 500, "num_draws": 4000, "thin": 8}
-# Of every case the shortest period is that at T = 0.25: these rates leave a variance about a third too large there.
-RATES = {"sgld": 0.022, "sghmc": 0.042}
-METHODS = {"sgld": SGLD, "sghmc": SGHMC}
+COUNTS = {"num_burn_in": 200, "num_draws": 2000, "thin": 4, "num_chains": 64}
+SHARE = 0.24  # of the largest stable learning rate: leaves the stiffest direction a variance of 1 / (1 - 0.24) times
+METHODS = {"sgld": (SGLD, 0.0), "sghmc": (SGHMC, 0.9)}  # with the momentum
+COLD, HOT, HOT_LIKELIHOOD = (0.25, "posterior"), (4.0, "posterior"), (4.0, "likelihood")
 
 
 def test_the_place_in_a_cycle_is_the_clocks():
@@ -60,39 +61,56 @@ def check_law(draws, mean, covariance):
     exact = np.array([0, 0, covariance[0, 0], covariance[0, 1], covariance[1, 1]])
     scores = (estimate - exact) / error
     assert (abs(scores) < 4).all(), f"standard errors from the truth: {np.round(scores, 1)}"
-    assert (error[:2] < 0.1 * np.sqrt(np.diag(covariance))).all(), "too large an error to judge"
-    assert (error[[2, 4]] < 0.06 * np.diag(covariance)).all(), "too large an error to judge"
+    assert (error[:2] < 0.05 * np.sqrt(np.diag(covariance))).all(), "too large an error to judge"
+    assert (error[[2, 4]] < 0.04 * np.diag(covariance)).all(), "too large an error to judge"
     return scores
 
 
-@pytest.fixture(scope="module", params=["sgld", "sghmc"])
-def halved(request):
-    """The name, and for the rates h, h/2, h/4 the results of all six cases and of the banana at T = 1."""
-    name = request.param
-    rates = [RATES[name] / divisor for divisor in (1, 2, 4)]
-    methods = [METHODS[name](learning_rate=rate) for rate in rates]
-    return name, rates, [run_all(method, [*POSTERIOR, (targets.model(), BANANA)]) for method in methods]
+def rate_at(share, case, momentum=0.0):
+    """The learning rate at this share of the largest at which the stiffest direction is stable."""
+    _, covariance = targets.gaussian_moments(GAUSSIAN, *case)
+    return float(share * 2 * (1 + momentum) * NUM_DATA * np.linalg.eigvalsh(covariance)[0])
 
 
-def run_all(method, posterior_cases=POSTERIOR, counts=COUNTS):
-    """Results in the order of `targets.TEMPERED`, then any further ones; each tempering is one program."""
-    first, second = (targets.run_cases(method, cases, **counts) for cases in (posterior_cases, LIKELIHOOD))
-    return [*first[:3], *second, *first[3:]]
+def stiff_error(draws, case):
+    """Of the variance along the stiffest direction: its relative error, and the Monte Carlo standard error."""
+    mean, covariance = targets.gaussian_moments(GAUSSIAN, *case)
+    values, directions = np.linalg.eigh(covariance)
+    along = sum(directions[i, 0] * (np.asarray(draws[name], float) - mean[i]) for i, name in enumerate("ab"))
+    variance, error = targets.batch_means(along**2)
+    return variance / values[0] - 1, error / values[0]
+
+
+def run_at(name, case, share, **counts):
+    """Draws of a method at a share of its largest stable rate, and that rate; each tempering is one program."""
+    method, momentum = METHODS[name]
+    rate = rate_at(share, case, momentum)
+    ((draws, info),) = targets.run_cases(
+        method(learning_rate=rate), [(targets.model(*case), GAUSSIAN)], **COUNTS | counts
+    )
+    np.testing.assert_allclose(info.learning_rate, rate, rtol=1e-6)
+    return draws, rate
+
+
+def run_all(method, **counts):
+    """Results in the order of `targets.TEMPERED`; each tempering is one program."""
+    first, second = (targets.run_cases(method, cases, **counts) for cases in (POSTERIOR, LIKELIHOOD))
+    return [*first, *second]
 
 
 # ------------------------------------------------------------------------------------------------- stationary laws
 
 
-def test_stationary_law_in_closed_form(halved):
-    """At three temperatures, both temperings and three rates: this pins temperature and noise."""
-    name, rates, results = halved
-    worst = 0.0
-    for rate, result in zip(rates, results, strict=True):
-        for case, (draws, info) in zip(targets.TEMPERED, result, strict=False):
-            scores = check_law(draws, *law(case, rate, momentum=0.9 if name == "sghmc" else 0.0))
-            worst = max(worst, abs(scores).max())
-            np.testing.assert_allclose(info.learning_rate, rate, rtol=1e-6)
-    print(f"{name}: worst deviation of 90 moments {worst:.1f} Monte Carlo errors")
+@pytest.mark.parametrize("name", METHODS)
+def test_stationary_law_in_closed_form(name):
+    """At three temperatures and both temperings, where the error is a third of the variance: this pins temperature and
+    noise, and the formula to a tenth of what it says beyond the truth."""
+    for seed, case in enumerate(targets.TEMPERED):
+        draws, rate = run_at(name, case, SHARE, seed=seed)
+        scores = check_law(draws, *law(case, rate, METHODS[name][1]))
+        error, noise = stiff_error(draws, case)
+        print(f"{name} at {case}: worst {abs(scores).max():.1f} errors, variance off by {error:.3f} +- {noise:.3f}")
+        assert abs(error - (1 / (1 - SHARE) - 1)) < 4 * noise < 0.15 * error
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.6, 0.9])
@@ -107,32 +125,30 @@ def test_the_closed_form_is_the_recursions(momentum):
     np.testing.assert_allclose(solved[:2, :2], law((1.0, "posterior"), rate, momentum)[1], rtol=1e-9)
 
 
-def test_error_is_of_first_order_and_extrapolates(halved):
-    """Errors of the variance halve with the rate, and three rates extrapolate to the truth, the banana's too."""
-    name, rates, results = halved
-    for index, case in enumerate(targets.TEMPERED):
-        mean, covariance = targets.gaussian_moments(GAUSSIAN, *case)
-        check_extrapolation([result[index][0] for result in results], mean, np.diag(covariance))
-        exact = [np.diag(law(case, rate / 8, 0.9 if name == "sghmc" else 0.0)[1] - covariance) for rate in rates]
-        np.testing.assert_allclose(np.log2(exact[0] / exact[1]), 1, atol=0.1)
-    expected = targets.reference(BANANA, 1.0, "posterior")
-    centre = [expected.mean["a"], expected.mean["b"]]
-    variances = [expected.mean["variance of a"], expected.mean["variance of b"]]
-    check_extrapolation([result[-1][0] for result in results], centre, variances)
-    mean, covariance = targets.gaussian_moments(GAUSSIAN, 0.25, "posterior")  # where errors are largest
-    errors = [moments(result[1][0], mean)[0][[2, 4]] - np.diag(covariance) for result in results]
-    ratio = errors[0] / errors[1]
-    print(f"{name}: errors of the variance at h over those at h/2: {np.round(ratio, 2)}")
-    assert ((ratio > 1.6) & (ratio < 3.2)).all()
+@pytest.mark.parametrize(
+    "case", [COLD, *(pytest.param(case, marks=pytest.mark.long) for case in (HOT, HOT_LIKELIHOOD))]
+)
+@pytest.mark.parametrize("name", METHODS)
+def test_error_is_of_first_order_and_extrapolates(name, case):
+    """The error of the sampler's variance halves with the rate, and three rates extrapolate to the truth."""
+    shares = [SHARE, SHARE / 2, SHARE / 4]
+    runs = [run_at(name, case, share, num_draws=6000, seed=seed)[0] for seed, share in enumerate(shares)]
+    estimates = [stiff_error(draws, case) for draws in runs]
+    print(name, case, "relative errors of the variance", np.round(estimates, 4).tolist())
+    targets.check_order(estimates, 1)
 
 
-def check_extrapolation(runs, mean, variances):
-    estimates, errors = zip(*(moments(draws, mean) for draws in runs), strict=True)
-    weights = np.array([1, -6, 8]) / 3  # removes the first two orders from h, h/2, h/4
-    value = weights @ np.array(estimates)[:, [2, 4]]
-    error = np.sqrt(weights**2 @ np.array(errors)[:, [2, 4]] ** 2)
-    assert (abs(value - variances) < 4 * error).all(), f"{value} +- {error}, truth {variances}"
-    assert (error < 0.2 * np.asarray(variances)).all()
+@pytest.mark.long
+@pytest.mark.parametrize(("method", "rate"), [(SGLD, 0.03), (SGHMC, 0.04)])
+def test_error_on_the_banana_is_of_first_order_and_extrapolates(method, rate):
+    """The variance of an output across the bend, where errors are largest."""
+    estimates = []
+    for seed, divisor in enumerate((1, 2, 4)):
+        counts = {"num_burn_in": 500, "num_draws": 6000, "thin": 8, "num_chains": 256, "seed": seed}
+        ((draws, _),) = targets.run_cases(method(learning_rate=rate / divisor), [(targets.model(), BANANA)], **counts)
+        estimates.append(targets.relative_error(draws, BENT, "variance of output 1"))
+    print(method.__name__, "relative errors of the variance", np.round(estimates, 4).tolist())
+    targets.check_order(estimates, 1)
 
 
 # ------------------------------------------------------------------------------------------------- broken samplers
@@ -172,22 +188,38 @@ class Redrawn(SGHMC):
 
 
 def test_wrong_noise_fails():
-    """Off by sqrt(2); and scaled by the temperature, which the gradient has already."""
-    for factor, failing in ((1.0, []), (2**0.5, range(3)), (2.0, [2]), (0.5, [1])):
-        method = WrongNoise(learning_rate=RATES["sgld"], factor=factor)
-        results = targets.run_cases(method, POSTERIOR, **COUNTS)
-        for index in failing:
+    """Off by 3 %; and scaled by the temperature, which the gradient has already."""
+    for factor, cases, fails in (
+        (1.0, [HOT], False),
+        (1.03, [COLD, HOT], True),
+        (2.0, [HOT], True),
+        (0.5, [COLD], True),
+    ):
+        for case in cases:
+            rate = rate_at(SHARE, case)
+            method = WrongNoise(learning_rate=rate, factor=factor)
+            ((draws, _),) = targets.run_cases(method, [(targets.model(*case), GAUSSIAN)], **COUNTS)
+            if not fails:
+                check_law(draws, *law(case, rate))
+                continue
             with pytest.raises(AssertionError, match="from the truth"):
-                check_law(results[index][0], *law(targets.TEMPERED[index], RATES["sgld"]))
-        if not failing:
-            check_law(results[0][0], *law(targets.TEMPERED[0], RATES["sgld"]))
+                check_law(draws, *law(case, rate))
 
 
 def test_redrawn_momentum_fails():
-    results = targets.run_cases(Redrawn(learning_rate=RATES["sghmc"]), POSTERIOR, **COUNTS)
-    for case, (draws, _) in zip(targets.TEMPERED, results, strict=False):
+    for case in targets.TEMPERED[:3]:
+        rate = rate_at(SHARE, case, 0.9)
+        ((draws, _),) = targets.run_cases(Redrawn(learning_rate=rate), [(targets.model(*case), GAUSSIAN)], **COUNTS)
         with pytest.raises(AssertionError, match="from the truth"):
-            check_law(draws, *law(case, RATES["sghmc"], 0.9))
+            check_law(draws, *law(case, rate, 0.9))
+
+
+def test_an_error_of_no_order_or_the_wrong_one_fails():
+    for values in ([0.3, 0.3, 0.3], [0.32, 0.08, 0.02], [0.34, 0.19, 0.13], [-0.1, 0.1, 0.1]):
+        with pytest.raises(AssertionError, match=r"of order|extrapolate to"), np.errstate(invalid="ignore"):
+            targets.check_order([(value, 0.003) for value in values], 1)
+    with pytest.raises(AssertionError, match="too uncertain"):
+        targets.check_order([(0.3, 0.1), (0.15, 0.1), (0.07, 0.1)], 1)
 
 
 # ------------------------------------------------------------------------------------------------- preconditioner
@@ -205,7 +237,7 @@ def preconditioned_law(square, rate, case, momentum):
 @pytest.mark.parametrize(("method", "momentum"), [(SGLD, 0.0), (SGHMC, 0.9)])
 def test_frozen_preconditioner_keeps_the_law(method, momentum):
     """One chain's preconditioner is a fact of the chain: its running mean is read off a kernel run by hand."""
-    rate, case = 0.01, (4.0, "likelihood")
+    rate, case = 0.02, HOT_LIKELIHOOD
     kernel_of = method(learning_rate=rate, preconditioner="rmsprop").kernel
     x, y = (jnp.asarray(values, float) for values in GAUSSIAN)
 
@@ -242,25 +274,33 @@ def test_frozen_preconditioner_keeps_the_law(method, momentum):
 # ------------------------------------------------------------------------------------------------------- schedules
 
 
-def cyclical_moments(method, momentum, case, num_cycles):
-    """Mean and covariance of (w, m) after so many cycles, step by step from the method's own recursion."""
+def laws(rates, noises, momentum, case):
+    """Mean and covariance of (a, b) after each step of the recursion, from the start of all chains."""
     mean, covariance = targets.gaussian_moments(GAUSSIAN, *case)
     precision, one = np.linalg.inv(covariance), np.eye(2)
-    centre, spread = np.concatenate([[0.0, 0.1] - mean, np.zeros(2)]), np.zeros((4, 4))
-    for k in np.tile(np.arange(method.cycle_length), num_cycles):
-        eta = method.base.learning_rate / NUM_DATA / 2 * (np.cos(np.pi * k / method.cycle_length) + 1)
-        root, noise = np.sqrt(eta), 2 * (1 - momentum) * (k >= method.exploration * method.cycle_length)
+    centre, spread = np.concatenate([[0.0, 0.1] - mean, np.zeros(2)]), np.zeros((4, 4))  # of (w, m)
+    for rate, noise in zip(rates, noises, strict=True):
+        eta = rate / NUM_DATA
+        root = np.sqrt(eta)
         step = np.block([[one - eta * precision, root * momentum * one], [-root * precision, momentum * one]])
         kick = np.kron([root, 1.0], one).T  # of xi on (w, m)
-        centre, spread = step @ centre, step @ spread @ step.T + noise * kick @ kick.T
-    return mean + centre[:2], spread[:2, :2]
+        centre, spread = step @ centre, step @ spread @ step.T + 2 * (1 - momentum) * noise * kick @ kick.T
+        yield mean + centre[:2], spread[:2, :2]
+
+
+def cyclical_moments(method, momentum, case, num_cycles):
+    """Mean and covariance after so many cycles."""
+    k = np.tile(np.arange(method.cycle_length), num_cycles)
+    rates = method.base.learning_rate / 2 * (np.cos(np.pi * k / method.cycle_length) + 1)
+    *_, last = laws(rates, k >= method.exploration * method.cycle_length, momentum, case)
+    return last
 
 
 @pytest.mark.parametrize(("base", "momentum"), [(SGLD(learning_rate=0.08), 0.0), (SGHMC(learning_rate=0.03), 0.9)])
 def test_cyclical(base, momentum):
     """Ends of cycles have the law of the method's own recursion, which is near the truth, and are independent."""
     method = Cyclical(base, cycle_length=64, exploration=0.25, draws_per_cycle=1, thin=1)
-    results = run_all(method, counts={"num_burn_in": 0, "num_draws": 800, "thin": 64})
+    results = run_all(method, num_burn_in=0, num_draws=1003, thin=64)
     for case, (draws, info) in zip(targets.TEMPERED, results, strict=True):
         mean, covariance = cyclical_moments(method, momentum, case, num_cycles=3)
         later = {name: values[:, 3:] for name, values in draws.items()}
@@ -272,33 +312,42 @@ def test_cyclical(base, momentum):
         np.testing.assert_allclose(info.learning_rate[:, -1], base.learning_rate / 2 * (1 - np.cos(np.pi / 64)), 1e-3)
 
 
-@pytest.mark.long
-@pytest.mark.parametrize(
-    ("base", "momentum", "cycle_length"), [(SGLD(learning_rate=0.08), 0.0, 16), (SGHMC(learning_rate=0.12), 0.9, 64)]
-)
-def test_cyclical_error_is_of_first_order_and_extrapolates(base, momentum, cycle_length):
-    """At h, h/2, h/4 in cycles 1, 2, 4 times as long, so that each goes as far: the ends of cycles have an error of the
-    variance that halves, for they remember steps before the rate had fallen, and three rates extrapolate to the truth.
-    """
-    case, runs, exact = (0.25, "posterior"), [], []  # where errors are largest
-    mean, covariance = targets.gaussian_moments(GAUSSIAN, *case)
+def cyclical_runs(base, rate, cycle_length, model, data, num_draws):
+    """(method, draws) at h, h/2, h/4 in cycles 1, 2, 4 times as long, so that each goes as far."""
     for seed, divisor in enumerate((1, 2, 4)):
-        rate, length = base.learning_rate / divisor, cycle_length * divisor
-        method = Cyclical(tree.replace(base, learning_rate=rate), cycle_length=length, exploration=0.25, thin=1)
-        counts = {"num_burn_in": 0, "num_draws": 1003, "thin": length, "num_chains": 256, "seed": seed}
-        ((draws, _),) = targets.run_cases(method, [(targets.model(*case), GAUSSIAN)], **counts)
-        runs.append({name: values[:, 3:] for name, values in draws.items()})
-        law_mean, law_covariance = cyclical_moments(method, momentum, case, num_cycles=3)
-        check_law(runs[-1], law_mean, law_covariance)
-        exact.append(np.diag(law_covariance - covariance))
-    np.testing.assert_allclose(np.log2(np.divide(exact[:2], exact[1:])), 1, atol=0.15)
-    check_extrapolation(runs, mean, np.diag(covariance))
-    estimates, errors = zip(*(moments(draws, mean) for draws in runs), strict=True)
-    biases, errors = np.array(estimates)[:, [2, 4]] - np.diag(covariance), np.array(errors)[:, [2, 4]]
-    print(type(base).__name__, "relative errors of the variance", np.round(biases / np.diag(covariance), 4).tolist())
-    for order, fits in ((0, False), (1, True), (2, False)):
-        gap, error = biases[0] - 2**order * biases[1], np.hypot(errors[0], 2**order * errors[1])
-        assert ((abs(gap) < 4 * error) == fits).all(), f"order {order}: {gap} +- {error}"
+        length = cycle_length * divisor
+        settings = {"cycle_length": length, "exploration": 0.25, "draws_per_cycle": 1, "thin": 1}
+        method = Cyclical(base(learning_rate=rate / divisor), **settings)
+        counts = {"num_burn_in": 0, "num_draws": num_draws + 3, "thin": length, "num_chains": 256, "seed": seed}
+        ((draws, _),) = targets.run_cases(method, [(model, data)], **counts)
+        yield method, {name: values[:, 3:] for name, values in draws.items()}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("case", [COLD, HOT, HOT_LIKELIHOOD])
+@pytest.mark.parametrize(("name", "share", "cycle_length"), [("sgld", 0.8, 12), ("sghmc", 0.6, 48)])
+def test_cyclical_error_is_of_first_order_and_extrapolates(name, share, cycle_length, case):
+    """The ends of cycles have an error of the variance that halves with the rate, for they remember steps before the
+    rate had fallen, and three rates extrapolate to the truth."""
+    base, momentum = METHODS[name]
+    estimates, rate = [], rate_at(share, case, momentum)
+    for method, draws in cyclical_runs(base, rate, cycle_length, targets.model(*case), GAUSSIAN, num_draws=500):
+        check_law(draws, *cyclical_moments(method, momentum, case, num_cycles=3))
+        estimates.append(stiff_error(draws, case))
+    print(name, case, "relative errors of the variance", np.round(estimates, 4).tolist())
+    targets.check_order(estimates, 1)
+
+
+@pytest.mark.long
+def test_cyclical_extrapolates_on_the_banana():
+    """With one draw per cycle Monte Carlo leaves the order of so small an error open, but not that it goes away."""
+    runs = cyclical_runs(SGHMC, 0.06, 64, targets.model(), BANANA, num_draws=250)
+    estimates = [targets.relative_error(draws, BENT, "variance of output 1") for _, draws in runs]
+    print("relative errors of the variance", np.round(estimates, 4).tolist())
+    values, errors = np.array(estimates).T
+    assert values[0] > 4 * errors[0]
+    value, error = 2 * values[2] - values[1], np.hypot(2 * errors[2], errors[1])
+    assert abs(value) < 4 * error < 1.5 * values[0]
 
 
 def test_cyclical_keeps_the_ends_of_cycles():
@@ -318,10 +367,26 @@ def test_decreasing_schedule():
     np.testing.assert_allclose(info.learning_rate[0], 0.02 * (1 + np.arange(3, 7) / 10) ** (-1 / 3), rtol=1e-5)
 
 
+@pytest.mark.parametrize("name", METHODS)
+def test_draws_of_a_decreasing_schedule(name):
+    """Counted equally, they have the average of the laws of their steps, which comes near the truth as rates fall."""
+    (method, momentum), case = METHODS[name], HOT_LIKELIHOOD
+    rate, kept = rate_at(0.4, case, momentum), slice(COUNTS["num_burn_in"] + COUNTS["thin"] - 1, None, COUNTS["thin"])
+    sampler = method(learning_rate=rate, schedule="decreasing", decay_offset=10.0)
+    ((draws, _),) = targets.run_cases(sampler, [(targets.model(*case), GAUSSIAN)], **COUNTS)
+    times = np.arange(COUNTS["num_burn_in"] + COUNTS["num_draws"] * COUNTS["thin"])
+    steps = list(laws(rate * (1 + times / 10) ** (-1 / 3), np.ones(len(times)), momentum, case))
+    averaged = np.mean([covariance for _, covariance in steps[kept]], 0)
+    mean, truth = targets.gaussian_moments(GAUSSIAN, *case)
+    check_law(draws, mean, averaged)
+    np.testing.assert_allclose(np.diag(averaged) / np.diag(truth), 1, atol=0.06)
+    assert (np.diag(law(case, rate, momentum)[1]) > 1.3 * np.diag(truth)).all()  # as it would be at a constant rate
+
+
 def test_minibatches_are_scaled_to_all_rows():
     """Batches of one row: the mean is the full batch's, and so, at a small rate, is the variance."""
     method = SGLD(num_draws=3000, num_burn_in=500, thin=40, learning_rate=0.002, batch_size=1)
-    posterior = fit(targets.model(4.0), method, GAUSSIAN, chains=4, progress=False)
+    posterior = fit(targets.model(4.0), method, GAUSSIAN, chains=8, progress=False)
     mean, covariance = targets.gaussian_moments(GAUSSIAN, 4.0, "posterior")
     check_law(posterior.family.draws["network"], mean, covariance)
 
