@@ -1,6 +1,6 @@
 """All cores of a CPU as devices, the mesh of chains and rows over all devices, and what crosses between processes.
 
-XLA runs one small chain on one core; chains spread over one device a core run side by side. The number of devices must
+XLA runs one small chain on one core; chains spread over one device per core run side by side. The number of devices must
 be said before JAX starts its backend, so importing posterity says it.
 The mesh has two axes, (chain, data). Chains come first: they never talk to each other. Devices that are left split the
 rows, and every gradient is then a sum over them. Under `jax.distributed` the devices are those of all processes; each
@@ -36,7 +36,7 @@ def compiler_options() -> dict[str, Any]:
 
 
 def use_all_cores() -> None:
-    """One CPU device a core, unless the user has chosen a number or JAX is running already."""
+    """One CPU device per core, unless the user has chosen a number or JAX is running already."""
     by_flag = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
     chosen = by_flag or getattr(jax.config, "jax_num_cpu_devices") != -1  # noqa: B009 (its type stub lacks it)
     if chosen:

@@ -119,7 +119,7 @@ class LowRankGaussian(WeightFamily):
 
 @tree.record
 class DropoutMasks(WeightFamily):
-    """One weight vector a chain, and a random mask on its units a draw (Gal & Ghahramani 2016).
+    """One weight vector per chain, and a random mask on its units per draw (Gal & Ghahramani 2016).
 
     `per_row`: each row has masks of its own, made from its values, so that a row's draws are the same in any company.
     """

@@ -34,7 +34,7 @@ def mean(model: Any, block: Components) -> Array:
 
 
 def log_prob(model: Any, block: Components, y: Array) -> Array:
-    """log p(y) of the mixture, by log-mean-exp; one number a row (axes between N and K are summed before mixing)."""
+    """log p(y) of the mixture, by log-mean-exp; one number per row (axes between N and K are summed before mixing)."""
     log_probs = jnp.asarray(block.marginal(model).log_prob(y[None]))
     log_probs = log_probs.reshape(*log_probs.shape[:2], -1).sum(-1)
     return jax.nn.logsumexp(log_probs, axis=0) - jnp.log(log_probs.shape[0])

@@ -52,7 +52,7 @@ class Calibration(NamedTuple):
     distance: FeatureDistance | None
 
     def score(self, prediction: Scored, x: Any) -> np.ndarray:
-        """One number a row, larger for stranger rows; further axes are averaged."""
+        """One number per row, larger for stranger rows; further axes are averaged."""
         if self.distance is not None:
             return self.distance(x)
         values = getattr(prediction, self.name)

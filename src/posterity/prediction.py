@@ -48,7 +48,7 @@ class Prediction:
 
     @cached_property
     def outputs(self) -> np.ndarray:
-        """Network outputs of every draw, [S, N, ..., K]; for a closed form their means, one a chain."""
+        """Network outputs of every draw, [S, N, ..., K]; for a closed form their means, one per chain."""
         return self._stream.outputs()
 
     @cached_property

@@ -26,7 +26,7 @@ CACHE_FRIENDLY = 16 * 2**20  # intermediates larger than this leave the processo
 
 
 class Components(NamedTuple):
-    """What a block of rows knows of its outputs: draws, or for closed forms Gaussians, one a chain."""
+    """What a block of rows knows of its outputs: draws, or for closed forms Gaussians, one per chain."""
 
     outputs: Array  # [S, n, ..., K]
     covariance: Array | None = None  # [S, n, ..., K, K]

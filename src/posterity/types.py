@@ -93,4 +93,4 @@ class Family(Protocol):
         ...
 
     def point(self) -> Params:
-        """One weight vector a chain, [C, ...]: where another method may start."""
+        """One weight vector per chain, [C, ...]: where another method may start."""

@@ -28,7 +28,7 @@ ROWS_TOGETHER = 32  # divides the rows of every block
 
 
 class Uncertainty(NamedTuple):
-    """Three numbers a row: in squared units of the target, or in nats for classes."""
+    """Three numbers per row: in squared units of the target, or in nats for classes."""
 
     total: Array
     aleatoric: Array

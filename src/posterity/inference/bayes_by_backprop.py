@@ -57,7 +57,7 @@ class BayesByBackprop(Descent):
     """Mean-field variational inference: the independent Gaussians nearest to the posterior in KL(q || posterior)."""
 
     _: dataclasses.KW_ONLY
-    num_samples: int = 1  # draws of the weights a step
+    num_samples: int = 1  # draws of the weights per step
     minibatch_weights: MinibatchWeights = "uniform"  # "geometric": the first batches of an epoch carry the complexity
     initial_scale: Any = tree.traced(default=0.05)  # standard deviation of every weight at the start
     closed_form: bool = True  # False: sample the log prior of weights with a normal prior, too

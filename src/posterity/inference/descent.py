@@ -56,7 +56,7 @@ class Descent(Method):
     optimizer: Any = optax.adam  # a function of the learning rate, or an optax transformation (then that one's rate)
     patience: int = tree.host(
         default=10
-    )  # with validation rows: looks, one an epoch, without a better loss before a chain stops
+    )  # with validation rows: looks, one per epoch, without a better loss before a chain stops
     start: Any = tree.host(default=None)
 
     def __post_init__(self) -> None:

@@ -9,7 +9,7 @@ prior width r_i = 1, and step size and trajectory length are the paper's (unit m
 
 A trajectory is L = ceil(length / step size) leapfrog steps (half p, full w, half p; inner halves merged) and costs L
 gradients. It is accepted with probability min(1, exp(H - H')); otherwise the state is repeated. H - H' is summed from
-differences of single terms, one a row and two a weight, never from two large sums, so it is accurate in float32.
+differences of single terms, one per row and two per weight, never from two large sums, so it is accurate in float32.
 """
 
 from __future__ import annotations
@@ -260,7 +260,7 @@ def pairwise_sum(values: Array) -> Array:
 
 
 def prior_widths(model: Model, params: Params) -> Params:
-    """s_i, one number a leaf: the prior's standard deviation in the target; inf or NaN where it has none."""
+    """s_i, one number per leaf: the prior's standard deviation in the target; inf or NaN where it has none."""
     prior, fan_in_axis = model.full_prior, model.network.fan_in_axis
     # What the target's temperature does to a Gaussian prior; for "likelihood" it leaves the prior alone.
     stretch = 1 / jnp.sqrt(model.tempering_factors[1])
@@ -275,7 +275,7 @@ def prior_widths(model: Model, params: Params) -> Params:
 
 
 def relative_widths(model: Model, params: Params) -> tuple[Array, Params]:
-    """s, the geometric mean over all weights, and s_i / s, one number a leaf; all 1 where any is not finite."""
+    """s, the geometric mean over all weights, and s_i / s, one number per leaf; all 1 where any is not finite."""
     widths = prior_widths(model, params)
     finite = tree.all_finite(widths)
     widths = jax.tree.map(lambda width: jnp.where(finite, width, 1.0), widths)

@@ -67,7 +67,7 @@ class Laplace(Method):
     start: Any = tree.host(default=MAP())  # finds the mode: a method, a Posterior, or trained weights
     structure: Structure = "full"
     subset: tuple[str, ...] = ()  # path patterns of the weights that get a spread; (): all of them
-    batch_size: int | str | None = tree.host(default=None)  # rows a step; changes sampled Fisher matrices alone
+    batch_size: int | str | None = tree.host(default=None)  # rows per step; changes sampled Fisher matrices alone
     tune: tuple[str, ...] = tree.host(default=())  # ("prior",), ("noise",) or both: scales that maximise the evidence
     num_rounds: int = tree.host(default=1)  # times to find the mode and tune, each from the last
 

@@ -14,7 +14,7 @@ MAX_RECORDS = 400  # a chain: more than a picture has room for
 
 
 def trace(posterior: Posterior, axes: Any = None, name: str = "log_joint") -> Any:
-    """A recorded number along the run, one line a chain, burn-in included.
+    """A recorded number along the run, one line per chain, burn-in included.
 
     Look for: lines that lie over each other and no longer drift. The height is cut to what the second half needs.
     """

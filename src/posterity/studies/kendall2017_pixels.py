@@ -66,7 +66,7 @@ NETWORKS: dict[Size, dict[str, int]] = {
     "quick": {"width": 8, "levels": 1},
     "tiny": {"width": 2, "levels": 1},
 }
-# Compiling is what takes long in a small run, so that it has one method a task, or one task alone.
+# Compiling is what takes long in a small run, so that it has one method per task, or one task alone.
 PAIRS: dict[Size, dict[str, list[str]]] = {
     "full": {task: list(METHODS) for task in TASKS},
     "quick": {"segmentation": ["mc_dropout"], "depth": ["deep_ensemble"]},

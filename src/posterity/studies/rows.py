@@ -103,7 +103,7 @@ def _long(rows: list[Row]) -> str:
 
 
 def _wide(blocks: list[Block]) -> str:
-    """A line a subject. A number that misses its target is bold."""
+    """A line per subject. A number that misses its target is bold."""
     notes = _Notes()
     shared = [_shared_remark(block) for block in blocks]
     columns = {"": [next(iter(block.values())).subject for block in blocks]}
