@@ -7,6 +7,7 @@ first non-finite value, at the end of the budget, at Ctrl-C, or when every chain
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.interrupt import polite_interrupt
 from posterity.inference.job import Job, Place, Run
 from posterity.inference.method import Method, Result
-from posterity.inference.program import Extra, Layout, Shared, begin, layout_of, pad_chains, place_rows
+from posterity.inference.program import Chains, Extra, Layout, Shared, begin, layout_of, pad_chains, place_rows
 from posterity.inference.progress import ProgressBar
 from posterity.inference.restarts import leave_out_stuck, restart_stuck, say_unmoved
 from posterity.inference.run import adapt_phase, run_phase
@@ -68,7 +69,7 @@ def fit(
         store: A new folder that keeps draws and the whole state as the run goes; `resume(store)` goes on from there.
         mesh: Devices for (chains, rows); by default as many for chains as can be, the rest for rows if that pays.
         metadata: Plain JSON values to keep with the posterior, `posterior.metadata`, for instance column names.
-        budget: Seconds after which the run ends with what it has.
+        budget: Seconds after which the run ends with what it has; one with a store can go on later.
         progress: Show a bar on standard error when it is a terminal.
     """
     check_arguments(model, method, seed, chains, budget)
@@ -236,39 +237,55 @@ def _run_phases(
                 rows[picks] = place_rows(layout, job.rows)
             extra = place(_extra(method, job.validation, layout, total_steps), mesh)
             shared = Shared(method, model, rows[picks], extra)
-            if chains is None and checkpoint is not None and checkpoint.has_state:
-                template = jax.eval_shape(partial(begin, layout), shared, *start)
-                chains, first_phase, first_record = checkpoint.restore(run, template, mesh)
-                if go_on and run.unfinished:
-                    run.notes[-1] += ", and resumed"  # it says how the last session ended
-            elif chains is None:
-                chains = begin(layout, shared, *start)
-                _say_same_start(run, phases, start[1])
+            if chains is None:
+                chains, first_phase, first_record = _first_chains(run, layout, shared, phases, start, go_on)
             if not go_on:
-                if phases[min(first_phase, len(phases) - 1)].adapt:
-                    run.draws = []  # they serve the adaptation alone
                 break
             if number < first_phase:
                 continue
             here = Place(number, phase, first_record if number == first_phase else 0, _offset(phases, number))
             due = _share(phases, number, share_begins, deadline) if method.anytime else None
             chains = run_phase(run, layout, shared, here, chains, due)
-            if number == 0 and not run.stop:
-                chains = restart_stuck(run, layout, shared, here, chains, partial(_starts, job, mesh))
-                if checkpoint is not None and run.rewritten:
-                    checkpoint.save(run, chains, number, here.num_records)
-            if phase.adapt and run.stop:
-                run.draws = []
-            elif phase.adapt:
-                chains = adapt_phase(run, layout, shared, here, chains)
-                if checkpoint is not None:
-                    checkpoint.save(run, chains, number + 1, 0)
+            chains = _end_phase(run, layout, shared, here, chains, partial(_starts, job, mesh))
             if run.stop:
                 break
     assert chains is not None
     state = chains.state if job.validation is None else chains.state.best
     ended = jax.tree.map(jnp.asarray, fetch((state, chains.fixed)))
     return run, *tree.take_rows(ended, slice(0, job.num_chains))
+
+
+def _first_chains(
+    run: Run, layout: Layout, shared: Shared, phases: tuple[Phase, ...], start: tuple[Key, Params, Params], go_on: bool
+) -> tuple[Chains, int, int]:
+    """The chains at their start, or where the checkpoint has them; with the phase and the record they are at."""
+    if run.checkpoint is None or not run.checkpoint.has_state:
+        _say_same_start(run, phases, start[1])
+        return begin(layout, shared, *start), 0, 0
+    template = jax.eval_shape(partial(begin, layout), shared, *start)
+    chains, number, record = run.checkpoint.restore(run, template, layout.mesh)
+    if go_on and run.unfinished:
+        run.notes[-1] += ", and resumed"  # it says how the last session ended
+    elif not go_on and number < len(phases) and phases[number].adapt:
+        run.draws = []  # they serve the adaptation alone
+    return chains, number, record
+
+
+def _end_phase(
+    run: Run, layout: Layout, shared: Shared, place: Place, chains: Chains, starts: Callable[[int], Any]
+) -> Chains:
+    """What follows a phase: restarts after the first one, and the adaptation, unless the run stops here."""
+    if place.number == 0 and not run.stop:
+        chains = restart_stuck(run, layout, shared, place, chains, starts)
+        if run.checkpoint is not None and run.rewritten:
+            run.checkpoint.save(run, chains, place.number, place.num_records)
+    if place.phase.adapt and run.stop:
+        run.draws = []  # they serve the adaptation alone
+    elif place.phase.adapt:
+        chains = adapt_phase(run, layout, shared, place, chains)
+        if run.checkpoint is not None:
+            run.checkpoint.save(run, chains, place.number + 1, 0)
+    return chains
 
 
 def _mesh(job: Job, phases: tuple[Phase, ...], convolving: bool) -> Mesh:

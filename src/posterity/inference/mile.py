@@ -87,7 +87,7 @@ class Point(NamedTuple):
 class MILE(Sampler):
     """Microcanonical Langevin ensembles: one chain from each member, all in one program."""
 
-    num_draws: int = tree.host(default=500)  # kept, a member
+    num_draws: int = tree.host(default=500)  # kept, per member
     num_burn_in: int = tree.host(default=2_000)  # steps that tune and are thrown away
     thin: int | None = tree.host(default=None)  # keep every thin-th step; None: 5, adjusted 1
     step_size: float | None = tree.traced(default=None)  # e, in units of weights; None: tuned
