@@ -12,7 +12,7 @@ import numpyro.distributions as dist
 import optax
 import pytest
 
-from posterity import HMC, MAP, MLE, DeepEnsemble, Model, fit
+from posterity import HMC, MAP, MLE, BayesByBackprop, DeepEnsemble, MCDropout, Model, fit, tree
 from posterity.inference import program, run
 from posterity.inference.run import NonFiniteError
 from posterity.likelihoods import (
@@ -148,11 +148,12 @@ def test_early_stopping_keeps_the_best_weights_of_each_chain():
     model = Model(mlp((8,)), Gaussian(1.0), dist.Normal(0.0, 10.0))
     settings = {"num_steps": 3000, "learning_rate": 1e-2}
     long = fit(model, DeepEnsemble(num_members=2, **settings), (x, y))
-    stopped = fit(model, DeepEnsemble(num_members=2, patience=20, **settings), (x, y), validation=validation)
+    settings = {**settings, "num_steps": 20_000}
+    stopped = fit(model, DeepEnsemble(num_members=2, patience=3, **settings), (x, y), validation=validation)
     losses = [-posterior.predict(held_out).log_prob(validation[1]).mean() for posterior in (stopped, long)]
     assert losses[0] < losses[1] - 0.05
     assert "stopped early" in stopped.receipt.notes[0]
-    assert stopped.receipt.num_steps < 3000
+    assert stopped.receipt.num_steps < 20_000
 
 
 def test_a_run_shorter_than_an_epoch_is_not_thrown_away(line):
@@ -200,6 +201,47 @@ def test_a_start_may_be_a_method_a_posterior_or_weights(line):
         np.testing.assert_allclose(solution(second), solution(first), atol=1e-4)
     with pytest.raises(ValueError, match="the network has"):
         fit(model, MAP(start={"layer_0": {"weight": jnp.zeros((3, 1)), "bias": jnp.zeros(1)}}), line)
+
+
+def test_a_posterior_to_start_from_must_be_of_the_network(line):
+    """Its weights would fit, only to another network; a likelihood's own weights begin as they always do."""
+    small = fit(Model(mlp((3,)), Gaussian(0.3)), MAP(num_steps=3), line)
+    with pytest.raises(ValueError, match=r"start has shape \(3,\) for network/layer_0/bias; the network has \(5,\)"):
+        fit(Model(mlp((5,)), Gaussian(0.3)), MAP(num_steps=3, start=small), line)
+    with pytest.raises(ValueError, match=r"start holds the weights .*layer_1.*but the network has"):
+        fit(Model(linear(), Gaussian(0.3)), MAP(num_steps=3, start=small), line)
+    learned = Model(mlp((3,)), GaussianLearnedNoise(0.2))
+    weights = fit(learned, MAP(num_steps=1, learning_rate=1e-9, start=small), line, chains=2).weights()
+    expected = learned.init(jax.random.key(0), jnp.asarray(line[0]))["likelihood"]
+    for found, begun in zip(jax.tree.leaves(weights["likelihood"]), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(found, np.stack([begun, begun]), rtol=1e-6)
+    for found, begun in zip(jax.tree.leaves(weights["network"]), jax.tree.leaves(small.weights()), strict=True):
+        np.testing.assert_allclose(found, np.concatenate([begun, begun]), rtol=1e-5, atol=1e-6)
+
+
+def test_chains_of_a_sampler_that_all_begin_at_one_point_are_noted(line):
+    model, sampler = Model(linear(), Gaussian(0.3)), {"num_draws": 3, "num_burn_in": 2, "step_size": 0.01}
+    note = "all chains began at the same weights, so that a low R-hat says less than usual"
+    one = fit(model, MAP(num_steps=3), line)
+    weights = tree.take_rows(one.weights()["network"], 0)
+    for start, chains, expected in ((one, 2, True), (weights, 2, True), (one, 1, False), (None, 2, False)):
+        notes = fit(model, HMC(**sampler, start=start), line, chains=chains).receipt.notes
+        assert (note in notes) == expected
+    assert note not in fit(model, MAP(num_steps=3, start=one), line, chains=2).receipt.notes
+
+
+def test_weights_of_all_stored_draws_or_of_one_that_is_fresh(line):
+    model = Model(mlp((2,), dropout=0.1), Gaussian(0.3))
+    ensemble = fit(model, DeepEnsemble(num_members=3, num_steps=2), line)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(ensemble.weights())} == {3}
+    gaussian = fit(model, BayesByBackprop(num_steps=2), line)
+    assert {leaf.shape[0] for leaf in jax.tree.leaves(gaussian.weights())} == {1}
+    with pytest.raises(TypeError, match=r"masks on units, not weights: posterior.starting_weights\(1\)"):
+        fit(model, MCDropout(num_steps=2), line).weights()
+    # fit begins with key(seed), and fresh draws at the same seed must not repeat its numbers
+    repeated = gaussian.family.draw(jax.random.key(0), jnp.asarray(0))
+    pairs = zip(jax.tree.leaves(gaussian.weights(1, seed=0)), jax.tree.leaves(repeated), strict=False)
+    assert not any(np.array_equal(fresh[0], other) for fresh, other in pairs)
 
 
 def test_outputs_may_have_axes_between_rows_and_channels():

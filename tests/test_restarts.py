@@ -1,27 +1,54 @@
 """Stuck chains: found on warm-up alone, started afresh, said in the receipt, never averaged in silently."""
 
+import os
+import signal
+import warnings
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from conftest import DATA
 
-from posterity import HMC, NUTS, SGLD, Gaussian, Model, Normal, fit, from_function, mlp, resume
+from posterity import (
+    HMC,
+    MAP,
+    MILE,
+    NUTS,
+    SGLD,
+    DeepEnsemble,
+    Gaussian,
+    HeteroscedasticGaussian,
+    Model,
+    Normal,
+    fit,
+    from_function,
+    mlp,
+    resume,
+    tree,
+)
+from posterity.data import load as load_data
+from posterity.data.dataset import dataset
+from posterity.inference import driver, run
 from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.job import Run
 from posterity.inference.restarts import StuckError, say_unmoved
+from posterity.inference.sampler import NoDrawsError
+from posterity.inference.start import checked_start
 from posterity.inference.step_size import rounded_away, stuck_chains
+from posterity.priors import Fixed, prior
 
 X, Y = np.zeros((4, 1)), np.zeros(4)
 
 
-def pitted(depth_of):
-    """A network whose first weight decides: below 0 it falls into a spike so narrow that no step size fits."""
+def pitted(depth_of, edge=0.0):
+    """A network whose first weight decides: below the edge it falls into a spike so narrow that no step size fits."""
 
     def init(key, x):
         return {"w": depth_of(key), "v": jnp.zeros(())}
 
     def apply(params, x):
-        narrow = jnp.where(params["w"] < 0, 1e7, 1.0)
+        narrow = jnp.where(params["w"] < edge, 1e7, 1.0)
         return jnp.broadcast_to(narrow * params["v"] + 1e-3 * params["w"], (x.shape[0], 1))
 
     return Model(from_function(init, apply), Gaussian(1.0), Normal(0.0, 3.0))
@@ -73,6 +100,7 @@ def test_a_warm_up_of_a_few_steps_cannot_tell():
     assert stuck_chains(few).tolist() == [False, True]
 
 
+HEALTHY = pitted(lambda key: jnp.asarray(5.0))  # one for several tests: they share their programs
 METHOD = HMC(num_draws=20, num_burn_in=20, max_leapfrog=200)
 
 
@@ -82,9 +110,93 @@ def test_a_stuck_chain_is_restarted_and_said():
 
     posterior = fit(pitted(sometimes), METHOD, (X, Y), seed=2)
     assert "started afresh (attempt 1)" in posterior.receipt.notes[0]
+    assert posterior.receipt.restarts == sum(
+        len(note.split(" was ")[0].split(",")) for note in posterior.receipt.notes if "afresh" in note
+    )
+    assert_free(posterior, 4)
+
+
+def assert_free(posterior, num_chains):
+    """No chain, not one, has a draw in the spike, and each of them moves."""
     weights = np.asarray(posterior.family.draws["network"]["w"])
-    assert weights.shape == (4, 20)
-    assert (weights > 0).mean() > 0.5
+    assert weights.shape == (num_chains, 20)
+    assert (weights > 0).all(1).all()
+    assert (np.ptp(weights, 1) > 0).all()
+
+
+SPIKE = {"w": jnp.asarray(-50.0), "v": jnp.zeros(())}
+
+
+@pytest.mark.parametrize("start", [MAP(num_steps=1, learning_rate=1e-6, start=SPIKE), SPIKE], ids=["map", "weights"])
+def test_a_fresh_start_is_not_once_more_the_start_that_was_given(start):
+    posterior = fit(HEALTHY, tree.replace(METHOD, start=start), (X, Y))
+    words = "was stuck in warm-up and started afresh from the network's own initialisation, not from start"
+    assert f"chain 0, 1, 2, 3 {words} (attempt 1)" in posterior.receipt.notes
+    assert posterior.receipt.restarts == 4
+    assert_free(posterior, 4)
+
+
+def test_a_fresh_start_leaves_fixed_weights_as_they_were_given():
+    model = tree.replace(HEALTHY, prior=prior({"v": Fixed(), "*": Normal(0.0, 3.0)}))
+    start = {"w": jnp.asarray(-50.0), "v": jnp.asarray(0.25)}
+    rows, key = dataset((X, Y), model.likelihood), jax.random.key(0)
+    free, fixed = checked_start(model, tree.replace(METHOD, start=start), rows, key, 2, afresh=True)
+    assert free["network"]["w"].tolist() == [5.0, 5.0]
+    assert fixed["network"]["v"].tolist() == [0.25, 0.25]
+
+
+def test_a_fresh_copy_of_a_healthy_chain_may_fail(monkeypatch):
+    """All chains run again in one program, but only those that were stuck count."""
+    starts = driver._starts
+
+    def broken(job, mesh, attempt=0):
+        keys, free, fixed = starts(job, mesh, attempt)
+        bad = jnp.nan if attempt else 0.0
+        return keys, jax.tree.map(lambda leaf: leaf.at[0].add(bad), free), fixed
+
+    answers = iter([np.array([False, True, False, False]), np.zeros(4, bool)])
+    monkeypatch.setattr(HMC, "stuck", lambda self, trace: next(answers))
+    monkeypatch.setattr(driver, "_starts", broken)
+    posterior = fit(HEALTHY, METHOD, (X, Y))
+    assert np.isfinite(np.asarray(posterior.family.draws["network"]["w"])).all()
+    assert posterior.receipt.restarts == 1
+
+
+def test_ctrl_c_is_seen_while_stuck_chains_start_afresh(tmp_path, monkeypatch):
+    def stuck(self, trace):
+        if not asked:
+            asked.append(os.kill(os.getpid(), signal.SIGINT))  # once: a second time would end the process
+        return np.array([False, True, False, False])
+
+    advance, taken, asked = run.advance, [], []
+
+    def counted(layout, shared, chains, span):
+        taken.append(span.first_record)
+        return advance(layout, shared, chains, span)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(HMC, "stuck", stuck)
+        patch.setattr(run, "advance", counted)
+        with pytest.raises(NoDrawsError, match="before its first kept draw"):
+            fit(HEALTHY, METHOD, (X, Y), store=tmp_path / "run")
+    assert taken.count(0) == 2  # the warm-up, and of the second one its first segment alone
+    assert taken[-1] == 0
+    assert_free(resume(tmp_path / "run", HEALTHY), 4)
+
+
+@pytest.mark.long
+def test_a_member_of_mile_that_is_stuck_is_seen():
+    """By its step sizes in phase I; and not averaged in."""
+
+    def sometimes(key):
+        return jnp.where(jax.random.uniform(key) < 0.35, -50.0, 5.0)
+
+    assert MILE(step_size=0.1, num_burn_in=100).stuck(trace([1.0, 1.0], [0.1, 1e-9])) is None
+    method = MILE(num_draws=20, num_burn_in=100, thin=1, start=DeepEnsemble(num_members=4, num_steps=1))
+    posterior = fit(pitted(sometimes, edge=-20.0), method, (X, Y), seed=2)
+    assert "was stuck in warm-up and started afresh" in posterior.receipt.notes[0]
+    last = posterior.trace["step_size"][:, -1]
+    assert (last > 1e-3 * last.max()).all()
 
 
 @pytest.mark.parametrize(
@@ -110,7 +222,7 @@ def test_chains_that_all_begin_in_the_spike_are_an_error(chains):
 def test_a_chain_that_stays_stuck_is_left_out_aloud(monkeypatch):
     monkeypatch.setattr(HMC, "stuck", lambda self, trace: np.array([False, True, False, False]))
     with pytest.warns(UserWarning, match="chain 1 stayed stuck"):
-        posterior = fit(pitted(lambda key: jnp.asarray(5.0)), METHOD, (X, Y))
+        posterior = fit(HEALTHY, METHOD, (X, Y))
     assert posterior.family.num_chains == 3
     assert posterior.receipt.num_chains == 3
     assert posterior.trace["acceptance"].shape[0] == 3
@@ -150,7 +262,31 @@ def test_a_restart_survives_the_store_and_a_cut(tmp_path, monkeypatch):
 def test_nothing_but_stuck_chains_is_an_error(monkeypatch):
     monkeypatch.setattr(HMC, "stuck", lambda self, trace: np.ones(4, bool))
     with pytest.raises(StuckError, match=r"start=MAP\(\)"):
-        fit(pitted(lambda key: jnp.asarray(5.0)), METHOD, (X, Y))
+        fit(HEALTHY, METHOD, (X, Y))
+
+
+YACHT = DATA / "uci" / "yacht.npz"
+
+
+@pytest.mark.long
+@pytest.mark.skipif(not YACHT.exists(), reason=f"{YACHT} is absent; set POSTERITY_DATA")
+@pytest.mark.parametrize("seed", [0, 1])
+def test_no_stuck_chain_is_averaged_in_silently_on_yacht(seed):
+    """A network that may say how sure it is of each row finds spikes where it is sure of one row beyond measure."""
+    data = load_data("yacht", DATA)
+    x, y = ((values - values.mean(0)) / values.std(0) for values in (data.x_train, data.y_train))
+    model = Model(mlp((50,)), HeteroscedasticGaussian(), Normal(0.0, 1.0))
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        posterior = fit(model, HMC(num_draws=40, num_burn_in=40, max_leapfrog=500), (x, y), seed=seed)
+    left_out = [str(each.message) for each in said if "left out" in str(each.message)]
+    assert (posterior.family.num_chains < 4) == bool(left_out)
+    assert all(words in posterior.receipt.notes for words in left_out)
+    step_sizes, accepted = posterior.trace["step_size"][:, -1], posterior.trace["accepted"][:, -40:]
+    assert (step_sizes > 1e-3 * step_sizes.max()).all()
+    assert accepted.any(1).all()
+    log_joint = posterior.trace["log_joint"][:, -20:].mean(1)
+    print("log joint of each chain", log_joint, posterior.receipt.notes)
 
 
 # ---------------------------------------------------------------------------------------------------- no acceptance

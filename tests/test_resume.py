@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from test_store import MODEL, X, Y, rewrite, same
+from test_store import MODEL, X, Y, cut_off, rewrite, same
 
 from posterity import (
     HMC,
@@ -100,6 +100,8 @@ def check_killed_run(folder, name, kills):
         back = load(run)
         assert same(back.family, whole.family)
         assert all(np.array_equal(back.trace[name], whole.trace[name]) for name in whole.trace)
+        assert back.receipt.num_gradients == whole.receipt.num_gradients
+        assert back.receipt.num_steps == whole.receipt.num_steps
         if landed == kills:
             return
     raise AssertionError(f"only {landed} of {kills} kills came before the end of a run: make the run longer")
@@ -112,24 +114,6 @@ def test_a_run_killed_three_times_equals_the_uninterrupted_one(tmp_path):
 @pytest.mark.long
 def test_a_run_killed_twenty_times_equals_the_uninterrupted_one(tmp_path):
     check_killed_run(tmp_path, "hmc", kills=20)
-
-
-def cut_off(folder, model, method, steps, **settings):
-    """Begin a run, and stop it without warning at the first save after so many steps."""
-    save = Checkpoint.save
-
-    def save_then_stop(self, *arguments):
-        save(self, *arguments)
-        if self.writer.folder == folder and self.progress["num_steps"] > steps:
-            raise InterruptedError
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Checkpoint, "save", save_then_stop)
-        patch.setattr("posterity.inference.checkpoint.SAVE_SECONDS", 0.0)
-        patch.setattr("posterity.inference.run.SEGMENT_SECONDS", 0.01)
-        with pytest.raises(InterruptedError):
-            fit(model, method, (X, Y), store=folder, progress=False, **settings)
-    return folder
 
 
 def test_a_budgeted_run_is_readable_and_its_data_are_checked(tmp_path):
@@ -158,6 +142,18 @@ def test_the_data_of_a_finished_run_are_checked_too(tmp_path):
     posterior.save(tmp_path / "saved")
     with pytest.raises(StoreError, match="cannot be checked: leave out data"):
         resume(tmp_path / "saved", data=(X, Y))
+
+
+@pytest.mark.parametrize("share", ["holdout", "validation"])
+def test_the_data_may_be_passed_as_they_were_to_fit(share, tmp_path):
+    """All rows, of which a share was set aside; in a run that is over, and in one that was cut off."""
+    method = MAP(num_steps=60, batch_size=16)
+    cut_off(tmp_path / "cut", MODEL, method, 20, **{share: 0.25})
+    fit(MODEL, method, (X, Y), store=tmp_path / "whole", **{share: 0.25})
+    for run in (tmp_path / "cut", tmp_path / "whole"):
+        with pytest.raises(StoreError, match="not the rows"):
+            resume(run, data=(X[:30], Y[:30]))
+        assert resume(run, data=(X, Y)).receipt.num_data == 30
 
 
 @pytest.mark.parametrize(
@@ -235,7 +231,7 @@ def own_model(network=jnp.tanh, name="w", **settings):
 def test_another_network_or_target_is_refused_before_a_run_goes_on(tmp_path):
     networks = {
         "other outputs": own_model(jax.nn.relu),
-        r"weights network/v \(2, 1\) where the run began with network/w": own_model(name="v"),
+        r"weights network/v \(2, 1\) where the stored one has network/w": own_model(name="v"),
         "does not take the stored rows: .*dot_general": own_model(lambda x: x @ jnp.ones((3, 1))),
     }
     targets = {
@@ -310,7 +306,12 @@ def test_an_array_of_another_shape_is_refused_in_words(unfinished, tmp_path):
 
 
 def test_a_run_that_cannot_begin_leaves_no_store(tmp_path):
-    with pytest.raises(ValueError, match="more than the 40 rows"):
-        fit(MODEL, MAP(batch_size=100), (X, Y), store=tmp_path / "run")
+    for method, settings, match in (
+        (MAP(batch_size=100), {}, "more than the 40 rows"),
+        (HMC(), {"validation": 0.1}, r"HMC cannot stop early on validation rows.*start=MAP\(\)"),
+        (MAP(), {"mesh": (1, 99)}, "there are . devices"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            fit(MODEL, method, (X, Y), store=tmp_path / "run", **settings)
     assert not (tmp_path / "run").exists()
     fit(MODEL, MAP(num_steps=10), (X, Y), store=tmp_path / "run")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +16,7 @@ import numpy as np
 from posterity import diagnostics, tree
 from posterity.data.dataset import check_inputs, check_like
 from posterity.diagnosis import Diagnosis
-from posterity.families import Samples
+from posterity.families import DropoutMasks, Samples
 from posterity.model import Model
 from posterity.outofdistribution import SCORES, Calibration, FeatureDistance, Score, feature_distance
 from posterity.prediction import Prediction
@@ -27,6 +28,7 @@ from posterity.types import Family, Key, Params
 
 DEFAULT_DRAWS = 100
 PROBE_ROWS = 4
+DRAWING = 2**28  # folded into the keys of draws, clear of what `fit` and samples of targets fold in
 
 
 @dataclass(frozen=True, repr=False)
@@ -71,9 +73,7 @@ class Posterior:
         inputs = check_inputs(x)
         self._check_rows(inputs)
         closed = closed_form and num_draws is None and self._has_closed_form
-        stream = OutputStream(
-            self.model, self.family, jax.random.key(seed), inputs, self._choose(num_draws), closed, memory
-        )
+        stream = OutputStream(self.model, self.family, _draw_key(seed), inputs, self._choose(num_draws), closed, memory)
         # p-values compare with scores of held-out rows, which were predicted as is usual.
         fresh = self.family.num_draws is None and not closed
         usual = num_draws in (None, self.family.num_draws) and closed_form and not (fresh and seed)
@@ -113,11 +113,18 @@ class Posterior:
         writer = Writer(folder)
         writer.manifest({"posterior": posterior_parts(self, writer)})
 
-    def weights(self, num_draws: int = 1, seed: int = 0) -> Params:
-        """Complete weights of draws, [S, ...]; for families whose draws are weights."""
+    def weights(self, num_draws: int | None = None, seed: int = 0) -> Params:
+        """Complete weights of draws, [S, ...]; by default of all stored ones, or of one where fresh ones are made."""
         family: Any = self.family
-        family, draws = family.at_hand(self._choose(num_draws))
-        return jax.vmap(lambda index: family.weights(self.model, jax.random.key(seed), index))(jnp.asarray(draws))
+        if isinstance(family, DropoutMasks):
+            raise TypeError(
+                "The draws of MC dropout are masks on units, not weights: posterior.starting_weights(1) gives the "
+                "weights they act on, predict(x).outputs what the draws come to."
+            )
+        fresh = num_draws is None and family.num_draws is None
+        family, draws = family.at_hand(self._choose(1 if fresh else num_draws))
+        key = _draw_key(seed)
+        return jax.vmap(lambda index: family.weights(self.model, key, index))(jnp.asarray(draws))
 
     def starting_weights(self, num_chains: int) -> Params:
         """Complete weights for so many chains of another method, [C, ...]; chains are used again where too few."""
@@ -159,6 +166,11 @@ class Posterior:
         self.model.check_inputs(inputs)
 
 
+def _draw_key(seed: int) -> Key:
+    """The key of fresh draws; not the one that `fit` begins with at the same seed."""
+    return jax.random.fold_in(jax.random.key(seed), DRAWING)
+
+
 def _spread(count: int, num_chains: int, num_draws: int) -> np.ndarray:
     """So many of the draws s = draw * C + chain: as many of each chain as can be, evenly spaced along it."""
     per_chain = np.full(num_chains, count // num_chains)
@@ -175,6 +187,7 @@ def posterior_parts(posterior: Posterior, writer: Writer) -> dict[str, Any]:
     probe = tree.take_rows(posterior.inputs, slice(0, PROBE_ROWS))
     calibration = posterior.calibration
     arrays: dict[str, np.ndarray] = {}
+    names, signed = signature(posterior.model, posterior.inputs)
     body = {
         "model": encode(tree.replace(posterior.model, fixed=None), arrays, "model"),
         "family": _family_parts(posterior.family, arrays, writer),
@@ -186,6 +199,8 @@ def posterior_parts(posterior: Posterior, writer: Writer) -> dict[str, Any]:
         "inputs": encode(posterior.inputs, arrays, "inputs"),
         "calibration": None if calibration is None else calibration.name,
         "scores": None if calibration is None else encode(calibration.scores, arrays, "scores"),
+        "weights": names,
+        "signature": encode(signed, arrays, "signature"),
         "outputs": encode(posterior.predict(probe, num_draws=1).outputs, arrays, "outputs"),
     }
     writer.arrays("posterior", arrays)
@@ -217,13 +232,17 @@ def family_from(stored: Any, arrays: dict[str, np.ndarray], reader: Reader, memo
 def posterior_from(reader: Reader, model: Model | None, memory: int = HELD_BYTES) -> Posterior:
     """The posterior of a store; a network of the user's own comes with `model` and must give the stored outputs."""
     body, arrays = reader.body["posterior"], reader.arrays("posterior")
+    passed = model is not None
     model = stored_model(body["model"], arrays, model)
     receipt = Receipt(**{**body["receipt"], "notes": tuple(body["receipt"]["notes"])})
     family = family_from(body["family"], arrays, reader, memory)
     inputs, trace, facts = (decode(body[name], arrays) for name in ("inputs", "trace", "facts"))
+    if passed and "signature" in body:  # stores of earlier versions have none
+        check_network(model, inputs, body["weights"], decode(body["signature"], arrays))
     method, metadata = decode(body["method"], arrays), body["metadata"]
     posterior = Posterior(model, family, method, receipt, trace, facts, inputs, None, metadata)
-    _check_outputs(posterior, decode(body["outputs"], arrays))
+    if "signature" in body or family.num_draws is not None:  # fresh draws of earlier versions had another key
+        _check_outputs(posterior, decode(body["outputs"], arrays))
     if body["calibration"] is None:
         return posterior
     name, scores = body["calibration"], decode(body["scores"], arrays)
@@ -242,6 +261,45 @@ def _check_outputs(posterior: Posterior, expected: np.ndarray) -> None:
         raise StoreError(f"This network does not take the stored weights: {error}") from error
     if outputs.shape != expected.shape or not np.allclose(outputs, expected, rtol=1e-3, atol=1e-4):
         raise StoreError("This network gives other outputs than the stored one did for the same weights and inputs.")
+
+
+def signature(model: Model, x: Any) -> tuple[list[str], np.ndarray]:
+    """What a network is known by: names and shapes of its weights, and its outputs at a few rows for certain weights.
+
+    Not for those it begins with: in many networks some of them are zero, and hide what they are multiplied with.
+    """
+    rows = jax.tree.map(jnp.asarray, tree.take_rows(x, slice(0, PROBE_ROWS)))
+    template = jax.eval_shape(model.init, jax.random.key(0), rows)
+    encode(jax.tree.map(lambda _: 0, template), {}, "weights")  # refuses trees of which no store can be made
+    rng = np.random.default_rng(0)
+
+    def numbers(leaf: Any) -> Any:
+        return jnp.asarray(rng.normal(size=leaf.shape) / math.sqrt(math.prod(leaf.shape[:-1]) or 1), leaf.dtype)
+
+    outputs = jax.jit(tree.replace(model, fixed=None).plain_outputs)(jax.tree.map(numbers, template), rows)
+    shapes = [str(leaf.shape) for leaf in jax.tree.leaves(template)]
+    names = [f"{name} {shape}" for name, shape in zip(tree.leaf_names(template), shapes, strict=True)]
+    return names, np.asarray(outputs)
+
+
+def check_network(model: Model, x: Any, weights: list[str], outputs: np.ndarray) -> None:
+    """Refuse a network that is not the one that was stored: nothing else would tell."""
+    try:
+        found, given = signature(model, x)
+    except Exception as error:  # a function of the user's own may raise anything
+        raise StoreError(f"The network passed does not take the stored rows: {error}") from error
+    if found != weights:
+        other = [name for name in found if name not in weights] or found
+        lacking = [name for name in weights if name not in found] or weights
+        raise StoreError(
+            f"The network passed has the weights {', '.join(other[:4])} where the stored one has "
+            f"{', '.join(lacking[:4])}: pass that network."
+        )
+    if given.shape != outputs.shape or not np.allclose(given, outputs, rtol=1e-3, atol=1e-4, equal_nan=True):
+        raise StoreError(
+            "The network passed gives other outputs than the stored one did, for the same weights and inputs: pass "
+            "that network."
+        )
 
 
 def stored_model(stored: Any, arrays: dict[str, np.ndarray], given: Model | None) -> Model:

@@ -16,7 +16,7 @@ from posterity.data.dataset import Dataset
 from posterity.devices import precision
 from posterity.model import Model
 
-VERSIONS = ("posterity", "jax", "jaxlib", "numpyro", "optax")
+VERSIONS = ("posterity", "jax", "jaxlib", "numpyro", "optax", "blackjax")
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Receipt:
     num_weights: int
     num_chains: int
     num_steps: int  # of each chain
-    num_gradients: int  # of all chains together
-    step_size: str  # where a sampler has one: the last of each chain
+    num_gradients: int  # of all chains together, those of the method it started from and of restarts included
+    step_size: str  # the last of each chain; the first and last learning rate of samplers that have one; or "none"
     seconds: float
     prior: str
     likelihood: str
@@ -39,6 +39,7 @@ class Receipt:
     devices: str
     precision: str
     versions: dict[str, str]
+    restarts: int = 0  # of chains that were stuck in warm-up
     notes: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -56,6 +57,7 @@ def _plain(value: Any) -> str:
 
 
 def make_receipt(
+    *,
     model: Model,
     method: Any,
     rows: Dataset,
@@ -64,12 +66,13 @@ def make_receipt(
     num_steps: int,
     num_gradients: float,
     seconds: float,
+    restarts: int,
+    num_devices: tuple[int, int],
     notes: list[str],
     trace: dict[str, np.ndarray],
 ) -> Receipt:
     shapes = jax.eval_shape(model.init, jax.random.key(0), tree.take_rows(rows.x, slice(0, 1)))
     applies = method.targets_temperature or (method.uses_prior and model.tempering == "likelihood")
-    devices = jax.devices()
     return Receipt(
         method=_settings(method),
         num_data=rows.num_rows,
@@ -77,18 +80,36 @@ def make_receipt(
         num_chains=num_chains,
         num_steps=num_steps,
         num_gradients=round(num_gradients),
-        step_size=", ".join(f"{last:.3g}" for last in trace["step_size"][:, -1]) if "step_size" in trace else "none",
+        step_size=_step_size(trace),
         seconds=seconds,
         prior=str(model.prior),
         likelihood=_settings(model.likelihood),
         temperature=float(model.temperature) if applies else "not applicable",
         tempering=model.tempering if applies else "not applicable",
         seed=int(seed),
-        devices=f"{min(num_chains, len(devices))} of {len(devices)} {devices[0].device_kind}",
+        devices=_devices(num_devices),
         precision=precision(),
         versions=installed_versions(),
+        restarts=restarts,
         notes=tuple(notes),
     )
+
+
+def _step_size(trace: dict[str, np.ndarray]) -> str:
+    if "step_size" in trace:
+        return ", ".join(f"{last:.3g}" for last in trace["step_size"][:, -1])
+    if "learning_rate" in trace:
+        first, last = trace["learning_rate"][0, [0, -1]]
+        return f"learning rate {first:.3g} at first, {last:.3g} at last"
+    return "none"
+
+
+def _devices(used: tuple[int, int]) -> str:
+    """How many of the devices there are, by what they were used for where both are shared out."""
+    chains, rows = used
+    available = jax.devices()
+    shared = f" ({chains} for chains, each with {rows} for rows)" if rows > 1 else ""
+    return f"{chains * rows} of {len(available)} {available[0].device_kind}{shared}"
 
 
 def _settings(value: Any) -> str:

@@ -22,7 +22,7 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import safetensors.numpy
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 
 from posterity import tree
 from posterity.devices import wait_for_all
@@ -33,6 +33,7 @@ from posterity.priors import Fixed, Flat
 
 FORMAT = 1
 MANIFEST = "manifest.json"
+LEFT_BEHIND = "job.safetensors"  # the one file that a run writes before its first manifest
 DISTRIBUTIONS = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic", "Uniform", "Gumbel", "SoftLaplace")
 NETWORKS = {cls.__name__: cls for cls in (MLP, LeNet, ResNet, UNet, CNNLSTM)}
 PLAIN = {**NETWORKS, "Flat": Flat, "Fixed": Fixed}
@@ -190,7 +191,8 @@ class Reader:
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.is_file():
-        raise StoreError(f"{folder} is no store: it has no {MANIFEST}.")
+        remedy = "; the run in it was killed as it began: call fit again" if _left_behind(folder / LEFT_BEHIND) else ""
+        raise StoreError(f"{folder} is not a store: it has no {MANIFEST}{remedy}.")
     damaged = StoreError(f"{path} is damaged; restore it from a copy.")
     try:
         whole = json.loads(path.read_bytes())
@@ -216,13 +218,25 @@ def _names_files(files: Any) -> bool:
 
 
 def _check_empty(folder: Path) -> None:
-    """Refuse to begin a store among files of others. Hidden ones do not count: file managers leave them behind."""
+    """Refuse to begin a store among files of others.
+
+    Hidden ones do not count: file managers leave them behind. Nor does what a run leaves that was killed as it began.
+    """
     found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-    if found:
+    if found and not (found == [LEFT_BEHIND] and _left_behind(folder / LEFT_BEHIND)):
         raise StoreError(
-            f"{folder} is no store, and is not empty: it holds {', '.join(found[:3])}{' ...' if found[3:] else ''}. "
+            f"{folder} is not a store, and is not empty: it holds {', '.join(found[:3])}{' ...' if found[3:] else ''}. "
             f"Choose a new folder, for instance {folder / 'store'}, or empty this one."
         )
+
+
+def _left_behind(path: Path) -> bool:
+    """Whether this is the description of a run: a file of another's own could have its name."""
+    try:
+        with safe_open(path, "np") as file:
+            return {"data/y", "outputs"} <= set(file.keys())
+    except (OSError, SafetensorError):
+        return False
 
 
 def whole_number(values: dict[str, Any], name: str, least: int = 0) -> int:
@@ -259,7 +273,7 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str = "") -> Any:
         return {"dict": [[key, encode(item, arrays, f"{name}/{key}")] for key, item in value.items()]}
     if isinstance(value, tuple | list) and not _is_named(value):
         return {"tuple": [encode(item, arrays, f"{name}/{i}") for i, item in enumerate(value)]}
-    if type(value).__name__ in tree.RECORDS or isinstance(value, tuple(PLAIN.values())):
+    if _is_record(value) or isinstance(value, tuple(PLAIN.values())):
         parts = {f.name: _plain(getattr(value, f.name), f) for f in _stored_fields(value)}
         fields = {field: encode(part, arrays, f"{name}/{field}") for field, part in parts.items()}
         return {"record": type(value).__name__, "fields": fields}
@@ -332,6 +346,11 @@ def _decode_record(name: str, fields: dict[str, Any]) -> Any:
     return value
 
 
+def _is_record(value: Any) -> bool:
+    """By its class and not by its name alone: numpyro has a Laplace and a StudentT of its own."""
+    return tree.RECORDS.get(type(value).__name__) is type(value)
+
+
 def _is_named(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
 
@@ -375,7 +394,7 @@ def _stored_fields(value: Any) -> list[Any]:
     """All but a `start` that is no record: a posterior or weights, which have served once a run has ended."""
 
     def serves(field: Any) -> bool:
-        return field.name != "start" or type(getattr(value, "start", None)).__name__ in tree.RECORDS
+        return field.name != "start" or _is_record(getattr(value, "start", None))
 
     return [f for f in dataclasses.fields(value) if serves(f)]
 

@@ -24,7 +24,7 @@ from posterity.devices import fetch, is_key, place, precision
 from posterity.inference.job import Job, Run
 from posterity.inference.program import Chains
 from posterity.model import Model
-from posterity.posterior import PROBE_ROWS, Posterior, posterior_from, posterior_parts
+from posterity.posterior import Posterior, posterior_from, posterior_parts, signature
 from posterity.store import MANIFEST, Reader, StoreError, Writer, encode, fingerprint, whole_number
 from posterity.stored import StoredSamples, open_draws
 from posterity.types import Params
@@ -68,6 +68,7 @@ class Checkpoint:
             "mesh": job.mesh,
             "metadata": job.metadata,
             "fingerprint": fingerprint(tuple(job.rows)),
+            "given": job.given,
             "precision": precision(),
         }
         writer = Writer(folder, together=True, ours=ours)
@@ -126,6 +127,8 @@ class Checkpoint:
 
         The run lets go of draws that are on disk: what stands in `run.draws` for them reads them when asked.
         """
+        for name in ("posterior", "weights-"):
+            self._drop(name)  # of what there was when an earlier session ended
         if not run.draws:
             self._drop("draws-")  # an adaptation used them up
             self._kept = 0
@@ -151,6 +154,8 @@ class Checkpoint:
             "num_steps": run.num_steps,
             "num_taken": run.num_taken,
             "num_gradients": run.num_gradients,
+            "num_restarts": run.num_restarts,
+            "unfinished": run.unfinished,
             "stuck": None if run.stuck is None else run.stuck.tolist(),
             "notes": run.notes,
             "num_shards": self._num_shards,
@@ -170,6 +175,7 @@ class Checkpoint:
                 run.draws.append(_stored_draws(reader.path(name), template.state.params))
             run.num_steps, run.num_taken = progress["num_steps"], progress["num_taken"]
             run.num_gradients, run.notes = progress["num_gradients"], list(progress["notes"])
+            run.num_restarts, run.unfinished = progress.get("num_restarts", 0), progress.get("unfinished", False)
             run.stuck = None if progress["stuck"] is None else np.array(progress["stuck"])
             if run.stuck is not None and run.stuck.shape != (run.num_chains,):
                 raise StoreError(f"The store tells of {run.stuck.size} chains where {run.num_chains} belong.")
@@ -178,10 +184,14 @@ class Checkpoint:
             chains = place(_unnumbered(stored, template), mesh, "chain")
         return chains, progress["phase"], progress["record"]
 
-    def finish(self, posterior: Posterior) -> Posterior:
-        """Write the posterior beside the run, and return it: draws on disk are then those of the posterior."""
+    def finish(self, posterior: Posterior, goes_on: bool = False) -> Posterior:
+        """Write the posterior beside the run, and return it: draws on disk are then those of the posterior.
+
+        `goes_on`: a run that Ctrl-C or a budget ended keeps its own as well, so that `resume` can go on with it.
+        """
         body = posterior_parts(posterior, self.writer)
-        self._drop("draws-")  # the posterior holds them now
+        if not (goes_on and self.progress is not None and self.progress["unfinished"]):
+            self._drop("draws-")  # the posterior holds them now
         self._write({"progress": self.progress, "posterior": body})
         family = posterior.family
         if not isinstance(family, StoredSamples):
@@ -197,25 +207,6 @@ class Checkpoint:
         self.writer.manifest({"run": self.description, **body})
 
 
-def signature(model: Model, x: Any) -> tuple[list[str], np.ndarray]:
-    """What a network is known by: names and shapes of its weights, and its outputs at a few rows for certain weights.
-
-    Not for those it begins with: in many networks some of them are zero, and hide what they are multiplied with.
-    """
-    rows = jax.tree.map(jnp.asarray, tree.take_rows(x, slice(0, PROBE_ROWS)))
-    template = jax.eval_shape(model.init, jax.random.key(0), rows)
-    encode(jax.tree.map(lambda _: 0, template), {}, "weights")  # refuses trees of which no store can be made
-    rng = np.random.default_rng(0)
-
-    def numbers(leaf: Any) -> Any:
-        return jnp.asarray(rng.normal(size=leaf.shape) / math.sqrt(math.prod(leaf.shape[:-1]) or 1), leaf.dtype)
-
-    outputs = jax.jit(tree.replace(model, fixed=None).plain_outputs)(jax.tree.map(numbers, template), rows)
-    shapes = [str(leaf.shape) for leaf in jax.tree.leaves(template)]
-    names = [f"{name} {shape}" for name, shape in zip(tree.leaf_names(template), shapes, strict=True)]
-    return names, np.asarray(outputs)
-
-
 def _encode_rows(rows: Dataset | None, arrays: dict[str, np.ndarray], name: str) -> Any:
     if rows is None:
         return None
@@ -227,6 +218,9 @@ def _check_progress(progress: dict[str, Any]) -> None:
     for name in ("phase", "record", "num_steps", "num_taken"):
         whole_number(progress, name)
     whole_number(progress, "num_shards", least=1)
+    whole_number({"num_restarts": 0, **progress}, "num_restarts")
+    if type(progress.get("unfinished", False)) is not bool or (progress.get("unfinished") and not progress["notes"]):
+        raise StoreError(f"The store gives unfinished={progress['unfinished']!r}, of which its notes say nothing.")
     for name in ("num_gradients", "seconds"):
         if not (isinstance(progress[name], int | float) and 0 <= progress[name] < math.inf):
             raise StoreError(f"The store gives {name}={progress[name]!r}; expected a number, at least 0.")

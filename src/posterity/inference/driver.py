@@ -7,6 +7,7 @@ first non-finite value, at the end of the budget, at Ctrl-C, or when every chain
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,18 +24,21 @@ from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.interrupt import polite_interrupt
 from posterity.inference.job import Job, Place, Run
 from posterity.inference.method import Method, Result
-from posterity.inference.program import Extra, Layout, Shared, begin, layout_of, pad_chains, place_rows
+from posterity.inference.program import Chains, Extra, Layout, Shared, begin, layout_of, pad_chains, place_rows
 from posterity.inference.progress import ProgressBar
 from posterity.inference.restarts import leave_out_stuck, restart_stuck, say_unmoved
 from posterity.inference.run import adapt_phase, run_phase
+from posterity.inference.sampler import NoDrawsError
 from posterity.inference.start import RESTARTS, chain_keys, check_arguments, checked_start, start_key, with_origin
 from posterity.model import Model, num_weights
 from posterity.networks.convolutions import convolves
 from posterity.posterior import Posterior
 from posterity.receipt import make_receipt
-from posterity.store import StoreError, plain_json
+from posterity.store import StoreError, fingerprint, plain_json
 from posterity.stored import join, settle
 from posterity.types import Batch, Key, Params, Phase
+
+LONGEST_WAIT = 50  # steps between two looks at validation rows, where an epoch has fewer
 
 
 def fit(
@@ -65,11 +69,11 @@ def fit(
         store: A new folder that keeps draws and the whole state as the run goes; `resume(store)` goes on from there.
         mesh: Devices for (chains, rows); by default as many for chains as can be, the rest for rows if that pays.
         metadata: Plain JSON values to keep with the posterior, `posterior.metadata`, for instance column names.
-        budget: Seconds after which the run ends with what it has.
+        budget: Seconds after which the run ends with what it has; one with a store can go on later.
         progress: Show a bar on standard error when it is a terminal.
     """
     check_arguments(model, method, seed, chains, budget)
-    rows = dataset(data, model.likelihood)
+    rows = given = dataset(data, model.likelihood)
     calibration = None
     if holdout is not None and isinstance(holdout, float | int):
         rows, aside = holdout_split(rows, holdout, seed, "holdout")
@@ -85,8 +89,10 @@ def fit(
             check_like(validation_rows.x, rows.x, "validation")
     num_chains = method.num_chains if chains is None else chains
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
+    _check_places(job)
     if store is None:
         return run_job(job, None, budget, progress)
+    job = job._replace(given=fingerprint(tuple(given)))
     _check_stages(job)  # a store that was begun can only be resumed, so what cannot run must not begin one
     job = job._replace(method=with_origin(model, method, rows, num_chains))
     return run_job(job, Checkpoint.create(Path(store), job), budget, progress)
@@ -98,11 +104,12 @@ def run_job(job: Job, checkpoint: Checkpoint | None, budget: float | None = None
     posterior = _fit_job(job, checkpoint, deadline, progress)
     if job.calibration is not None:
         posterior = posterior.calibrate(job.calibration)
-    return posterior if checkpoint is None else checkpoint.finish(posterior)
+    return posterior if checkpoint is None else checkpoint.finish(posterior, goes_on=True)
 
 
 def so_far(job: Job, checkpoint: Checkpoint) -> Posterior:
     """The posterior of what a run had stored when it was cut off; nothing is run."""
+    started = None
     if isinstance(job.method.start, Method):
         started = checkpoint.first_stage(job._replace(method=job.method.start)).posterior(job.model)
         model = job.model if started is None else started.model  # the first stage may have tuned it
@@ -112,13 +119,22 @@ def so_far(job: Job, checkpoint: Checkpoint) -> Posterior:
             f"{type(job.method).__name__} was cut off before its end and has no partial result: resume() finishes it."
         )
     run, states, fixed = _run_phases(job, checkpoint, None, progress=False, go_on=False)
+    run.num_gradients += 0 if started is None else started.receipt.num_gradients
     run.notes.append(f"unfinished: the store ends after {run.num_steps} steps")
-    posterior = _posterior(job, run, states, fixed, checkpoint.seconds)
+    try:
+        posterior = _posterior(job, run, states, fixed, checkpoint.seconds)
+    except NoDrawsError as error:
+        folder = str(checkpoint.writer.folder)
+        raise StoreError(
+            f"The run in {folder} was cut off after {run.num_steps} steps, with no draw kept yet: resume({folder!r}) "
+            "goes on with it."
+        ) from error
     return posterior if job.calibration is None else posterior.calibrate(job.calibration)
 
 
 def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, progress: bool) -> Posterior:
     begun = time.perf_counter() - (0.0 if checkpoint is None else checkpoint.seconds)
+    started = None
     if isinstance(job.method.start, Method):
         first = job._replace(method=job.method.start, calibration=None)
         stage = None if checkpoint is None else checkpoint.first_stage(first)
@@ -132,14 +148,32 @@ def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, pr
         # The validation rows have served: the first stage stopped on them.
         job = job._replace(method=tree.replace(job.method, start=started), model=started.model, validation=None)
     run, states, fixed = _run_phases(job, checkpoint, deadline, progress)
+    run.num_gradients += 0 if started is None else started.receipt.num_gradients
     return _posterior(job, run, states, fixed, time.perf_counter() - begun)
+
+
+def _stages(method: Method) -> list[Method]:
+    """The method, then the one it starts from, and so on to the one that runs first."""
+    stages = [method]
+    while isinstance(stages[-1].start, Method):
+        stages.append(stages[-1].start)
+    return stages
+
+
+def _check_places(job: Job) -> None:
+    """Refuse devices that are not there, and validation rows where the method that would stop on them cannot."""
+    device_mesh(job.num_chains, shape=job.mesh)
+    first = _stages(job.method)[-1]
+    if job.validation is not None and first.kernel(job.model).validate is None:
+        raise ValueError(
+            f"{type(first).__name__} cannot stop early on validation rows: leave validation out, or give it a start "
+            "that can, start=MAP()."
+        )
 
 
 def _check_stages(job: Job) -> None:
     """What `_starts` would refuse, of the method and of those it starts from."""
-    stages = [job.method]
-    while isinstance(stages[-1].start, Method):
-        stages.append(stages[-1].start)
+    stages = _stages(job.method)
     started = checked_start(job.model, stages[-1], job.rows, jax.random.key(job.seed), 1)
     free, fixed = tree.take_rows(started, 0)
     for method in stages:
@@ -155,9 +189,20 @@ def _posterior(job: Job, run: Run, states: Any, fixed: Params, seconds: float) -
         states, kept, fixed = tree.take_rows((states, kept, fixed), ~run.stuck)
         job = job._replace(num_chains=int((~run.stuck).sum()))
     result: Result = job.method.finish(job.model, states, kept, fixed)
-    history, taken = run.history(), (run.num_taken, run.num_gradients)
+    history = run.history()
     receipt = make_receipt(
-        result.model, job.method, job.rows, job.seed, job.num_chains, *taken, seconds, run.notes, history
+        model=result.model,
+        method=job.method,
+        rows=job.rows,
+        seed=job.seed,
+        num_chains=job.num_chains,
+        num_steps=run.num_taken,
+        num_gradients=run.num_gradients,
+        seconds=seconds,
+        restarts=run.num_restarts,
+        num_devices=run.num_devices,
+        notes=run.notes,
+        trace=history,
     )
     family = settle(result.family)
     facts = result.facts or {}
@@ -180,6 +225,7 @@ def _run_phases(
     start = _starts(job, mesh)
     total_steps = sum(phase.num_steps for phase in phases)
     run = Run(job.num_chains, ProgressBar(type(method).__name__, total_steps, progress), checkpoint)
+    run.num_devices = (mesh.shape["chain"], mesh.shape["data"])
     chains, first_phase, first_record = None, 0, 0
     share_begins = time.perf_counter()
     rows: dict[bool, Batch] = {}  # split over devices or whole on each, as phases need them
@@ -189,13 +235,10 @@ def _run_phases(
             picks = layout.batches > 1
             if picks not in rows:
                 rows[picks] = place_rows(layout, job.rows)
-            extra = place(_extra(method, model, job.validation, layout), mesh)
+            extra = place(_extra(method, job.validation, layout, total_steps), mesh)
             shared = Shared(method, model, rows[picks], extra)
-            if chains is None and checkpoint is not None and checkpoint.has_state:
-                template = jax.eval_shape(partial(begin, layout), shared, *start)
-                chains, first_phase, first_record = checkpoint.restore(run, template, mesh)
-            elif chains is None:
-                chains = begin(layout, shared, *start)
+            if chains is None:
+                chains, first_phase, first_record = _first_chains(run, layout, shared, phases, start, go_on)
             if not go_on:
                 break
             if number < first_phase:
@@ -203,20 +246,46 @@ def _run_phases(
             here = Place(number, phase, first_record if number == first_phase else 0, _offset(phases, number))
             due = _share(phases, number, share_begins, deadline) if method.anytime else None
             chains = run_phase(run, layout, shared, here, chains, due)
-            if number == 0 and not run.stop:
-                chains = restart_stuck(run, layout, shared, here, chains, partial(_starts, job, mesh))
-                if checkpoint is not None and run.rewritten:
-                    checkpoint.save(run, chains, number, here.num_records)
-            if phase.adapt and not run.stop:
-                chains = adapt_phase(run, layout, shared, here, chains)
-                if checkpoint is not None:
-                    checkpoint.save(run, chains, number + 1, 0)
+            chains = _end_phase(run, layout, shared, here, chains, partial(_starts, job, mesh))
             if run.stop:
                 break
     assert chains is not None
     state = chains.state if job.validation is None else chains.state.best
     ended = jax.tree.map(jnp.asarray, fetch((state, chains.fixed)))
     return run, *tree.take_rows(ended, slice(0, job.num_chains))
+
+
+def _first_chains(
+    run: Run, layout: Layout, shared: Shared, phases: tuple[Phase, ...], start: tuple[Key, Params, Params], go_on: bool
+) -> tuple[Chains, int, int]:
+    """The chains at their start, or where the checkpoint has them; with the phase and the record they are at."""
+    if run.checkpoint is None or not run.checkpoint.has_state:
+        _say_same_start(run, phases, start[1])
+        return begin(layout, shared, *start), 0, 0
+    template = jax.eval_shape(partial(begin, layout), shared, *start)
+    chains, number, record = run.checkpoint.restore(run, template, layout.mesh)
+    if go_on and run.unfinished:
+        run.notes[-1] += ", and resumed"  # it says how the last session ended
+    elif not go_on and number < len(phases) and phases[number].adapt:
+        run.draws = []  # they serve the adaptation alone
+    return chains, number, record
+
+
+def _end_phase(
+    run: Run, layout: Layout, shared: Shared, place: Place, chains: Chains, starts: Callable[[int], Any]
+) -> Chains:
+    """What follows a phase: restarts after the first one, and the adaptation, unless the run stops here."""
+    if place.number == 0 and not run.stop:
+        chains = restart_stuck(run, layout, shared, place, chains, starts)
+        if run.checkpoint is not None and run.rewritten:
+            run.checkpoint.save(run, chains, place.number, place.num_records)
+    if place.phase.adapt and run.stop:
+        run.draws = []  # they serve the adaptation alone
+    elif place.phase.adapt:
+        chains = adapt_phase(run, layout, shared, place, chains)
+        if run.checkpoint is not None:
+            run.checkpoint.save(run, chains, place.number + 1, 0)
+    return chains
 
 
 def _mesh(job: Job, phases: tuple[Phase, ...], convolving: bool) -> Mesh:
@@ -241,9 +310,16 @@ def _starts(job: Job, mesh: Mesh, attempt: int = 0) -> tuple[Key, Params, Params
     """Keys, free and fixed weights of each chain, as many as fill the devices; other ones at another attempt."""
     key = start_key(job.seed, job.method.start)
     key_start, key_chains = jax.random.split(key if attempt == 0 else jax.random.fold_in(key, RESTARTS + attempt))
-    free, fixed = checked_start(job.model, job.method, job.rows, key_start, job.num_chains)
+    free, fixed = checked_start(job.model, job.method, job.rows, key_start, job.num_chains, afresh=attempt > 0)
     chains = pad_chains((chain_keys(key_chains, job.num_chains), free, fixed), mesh.shape["chain"])
     return place(chains, mesh, "chain")
+
+
+def _say_same_start(run: Run, phases: tuple[Phase, ...], free: Params) -> None:
+    """Note where all chains of a sampler begin at one point [C, ...]: that they agree then says less."""
+    leaves = [leaf[: run.num_chains] for leaf in jax.tree.leaves(fetch(free))]
+    if run.num_chains > 1 and any(phase.keep for phase in phases) and all((leaf == leaf[:1]).all() for leaf in leaves):
+        run.notes.append("all chains began at the same weights, so that a low R-hat says less than usual")
 
 
 def _offset(phases: tuple[Phase, ...], number: int) -> int:
@@ -257,12 +333,10 @@ def _share(phases: tuple[Phase, ...], number: int, begins: float, deadline: floa
     return begins + _offset(phases, number + 1) / _offset(phases, len(phases)) * (deadline - begins)
 
 
-def _extra(method: Method, model: Model, validation: Dataset | None, layout: Layout) -> Extra:
+def _extra(method: Method, validation: Dataset | None, layout: Layout, num_steps: int) -> Extra:
+    """How often to look at the validation rows: once an epoch, or every hundredth of the run where that is more."""
     if validation is None:
         return Extra(None)
-    if method.kernel(model).validate is None:
-        raise ValueError(
-            f"{type(method).__name__} cannot stop early on validation rows: leave validation out, or give it a start "
-            "that can, start=MAP()."
-        )
-    return Extra(validation.batch(), layout.batches, getattr(method, "patience", 10))
+    # An epoch may be a single step, and ten steps of Adam without a better loss are nothing to stop for.
+    every = max(layout.batches, min(num_steps // 100, LONGEST_WAIT))
+    return Extra(validation.batch(), every, getattr(method, "patience", 10))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ class Job(NamedTuple):
     num_chains: int
     mesh: tuple[int, int] | None  # devices for chains and for rows; None: chosen
     metadata: dict[str, Any]  # of the user's own, plain JSON, kept with the posterior
+    given: str = ""  # fingerprint of all rows as they were passed to `fit`, those set aside included
 
 
 class Place(NamedTuple):
@@ -61,14 +63,22 @@ class Run:
     num_steps: int = 0  # of the plan, done or skipped
     num_taken: int = 0  # of these, done: a budget may cut phases short
     num_gradients: float = 0.0  # of all chains together
+    num_restarts: int = 0  # chains that were started afresh, counted each time
+    num_devices: tuple[int, int] = (1, 1)  # for chains and for rows
     stop: bool = False
-    interrupted: bool = False
+    unfinished: bool = False  # the phase ended by Ctrl-C or the budget, with steps left
+    asked: Event = field(default_factory=Event)  # to stop, by Ctrl-C
+    watched: np.ndarray | None = None  # [C] chains whose non-finite values stop the run; None: all
     stuck: np.ndarray | None = None  # [C] chains that no restart could free
     cut_short: bool = False  # the budget ended warm-up, so nothing was restarted
     rewritten: bool = False  # restarts have changed the trace of steps already stored
 
     def interrupt(self) -> None:
-        self.interrupted = True
+        self.asked.set()
+
+    @property
+    def interrupted(self) -> bool:
+        return self.asked.is_set()
 
     def history(self) -> dict[str, np.ndarray]:
         return {name: np.concatenate(parts, axis=1) for name, parts in self.trace.items()}

@@ -45,6 +45,7 @@ TRUST, MEMORY = 1.5, 99 / 101
 DIVERGENCE = 1000.0
 MAX_JUDGED = 2_000  # weights whose ESS phase III looks at
 MAX_KEPT = 500  # draws that phases II and III keep for it
+MIN_KEPT = 4  # below it draws know neither a spread nor an ESS: a budget may end a phase at its first record
 JITTER = 0.5  # of the length of adjusted trajectories
 
 
@@ -86,7 +87,7 @@ class Point(NamedTuple):
 class MILE(Sampler):
     """Microcanonical Langevin ensembles: one chain from each member, all in one program."""
 
-    num_draws: int = tree.host(default=500)  # kept, a member
+    num_draws: int = tree.host(default=500)  # kept, per member
     num_burn_in: int = tree.host(default=2_000)  # steps that tune and are thrown away
     thin: int | None = tree.host(default=None)  # keep every thin-th step; None: 5, adjusted 1
     step_size: float | None = tree.traced(default=None)  # e, in units of weights; None: tuned
@@ -127,6 +128,10 @@ class MILE(Sampler):
             raise ValueError(
                 "MILE moves at unit speed on a sphere and needs two free weights or more: use HMC or NUTS."
             )
+
+    def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
+        """A member whose step size collapsed in phase I sits in a spike of the density, as a chain of HMC would."""
+        return adaptation.stuck_chains(trace) if self.step_size is None else None
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
@@ -302,7 +307,7 @@ def _tune(
 def _adapt(method: MILE, state: MILEState, draws: Params, clock: Clock) -> MILEState:
     """L where phase II or III ends."""
     flat = jax.vmap(lambda draw: ravel_pytree(draw)[0])(draws)  # [D, P]
-    if method.length is None:
+    if method.length is None and len(flat) >= MIN_KEPT:
         spread = jnp.sqrt(jnp.sum(jnp.var(flat, axis=0)))
         judged = flat[:, :: -(-flat.shape[1] // MAX_JUDGED)]
         forgotten = 0.4 * state.step_size * jnp.mean(clock.num_steps / effective_draws(judged[None], jnp))

@@ -29,6 +29,7 @@ def restart_stuck(
 ) -> Chains:
     """Start stuck chains again from `starts(attempt)`, at most MAX_RESTARTS times.
 
+    All chains run again, since one program advances them; only those that were stuck are replaced, and looked at.
     Nothing of it is stored before it is over: a run killed meanwhile finds the same chains stuck and does it again.
     """
     if run.stuck is not None or not place.phase.num_steps:
@@ -38,17 +39,23 @@ def restart_stuck(
     for attempt in range(1, 1 if cut_short else MAX_RESTARTS + 1):
         if stuck is None or not stuck.any():
             return chains
-        again = Run(run.num_chains, run.bar, num_steps=run.num_steps)
+        again = Run(run.num_chains, run.bar, num_steps=run.num_steps, asked=run.asked, watched=stuck)
         fresh = begin(layout, shared, *starts(attempt))
         fresh = run_phase(again, layout, shared, place._replace(first_record=0), fresh, None)
+        run.num_gradients += again.num_gradients
+        if again.stop:
+            run.stop = run.unfinished = True
+            run.notes.append("interrupted while stuck chains started afresh")
+            return chains
         filled = np.zeros(chains.failed_at.shape, bool)  # chains that only fill the devices stay as they are
         filled[: run.num_chains] = stuck
         chains = replace_chains(filled, chains, fresh)
         pairs = {name: (values, again.history()[name]) for name, values in run.history().items()}
-        run.num_gradients += again.num_gradients
+        run.num_restarts += int(stuck.sum())
         run.trace = {name: [np.where(stuck[:, None], new, old)] for name, (old, new) in pairs.items()}
         names = ", ".join(map(str, np.flatnonzero(stuck)))
-        run.notes.append(f"chain {names} was stuck in warm-up and started afresh (attempt {attempt})")
+        where = "" if shared.method.start is None else " from the network's own initialisation, not from start"
+        run.notes.append(f"chain {names} was stuck in warm-up and started afresh{where} (attempt {attempt})")
         stuck = _stuck(run, shared, chains)
         run.rewritten = True
     run.stuck, run.cut_short = stuck, cut_short

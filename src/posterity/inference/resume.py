@@ -11,12 +11,12 @@ import numpy as np
 from posterity import tree
 from posterity.data.dataset import Dataset, check_inputs, check_like, dataset
 from posterity.devices import device_mesh, precision
-from posterity.inference.checkpoint import Checkpoint, signature
+from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.driver import run_job, so_far
 from posterity.inference.job import Job
 from posterity.inference.method import Method
 from posterity.model import Model
-from posterity.posterior import Posterior, posterior_from, stored_model
+from posterity.posterior import Posterior, check_network, posterior_from, stored_model
 from posterity.store import Reader, StoreError, decode, encode, find_missing, fingerprint, whole_number
 from posterity.stored import HELD_BYTES, settle
 
@@ -52,18 +52,26 @@ def resume(
 ) -> Posterior:
     """Go on with the run in a store; the result is that of an uninterrupted run, bit for bit, on the same devices.
 
+    A run that Ctrl-C or a budget ended goes on too; phases that a budget cut short stay as short as they are, but for
+    the last one. A run that was over is only loaded.
     `model` and `method` are needed only where they hold functions of your own; `data` only to be checked.
     """
     reader = Reader(path)
-    if "posterior" in reader.body:
+    if "posterior" in reader.body and not _ended_early(reader):
         posterior = load(path, model)
         if data is not None:
-            _check_data(data, posterior.model, _fingerprint(reader))
+            _check_data(data, posterior.model, _fingerprints(reader))
         return posterior
     job = _job(reader, model, method, data)
     checkpoint = Checkpoint.reopen(reader)
     with reader.damage_in_words(unless=lambda: checkpoint.came_far):
         return run_job(job, checkpoint, budget, progress)
+
+
+def _ended_early(reader: Reader) -> bool:
+    """Whether Ctrl-C or a budget ended the run of a store, which then holds a posterior and the means to go on."""
+    progress = reader.body.get("progress")
+    return isinstance(progress, dict) and progress.get("unfinished") is True
 
 
 def _job(reader: Reader, model: Model | None, method: Method | None, data: Any) -> Job:
@@ -74,7 +82,7 @@ def _job(reader: Reader, model: Model | None, method: Method | None, data: Any) 
         job = _stored_job(reader, model, method)
     _check_mesh(job)
     if data is not None:
-        _check_data(data, job.model, _fingerprint(reader))
+        _check_data(data, job.model, _fingerprints(reader))
     return job
 
 
@@ -91,7 +99,7 @@ def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> J
     passed = model is not None
     model = stored_model(stored["model"], arrays, model)
     if passed:
-        _check_network(model, rows.x, stored["weights"], decode(stored["outputs"], arrays))
+        check_network(model, rows.x, stored["weights"], decode(stored["outputs"], arrays))
     method = _method(decode(stored["method"], arrays), method)
     validation, calibration, mesh = decode(stored["validation"], arrays), stored["calibration"], stored["mesh"]
     return Job(
@@ -142,26 +150,6 @@ def _like(inputs: Any, training: Any) -> Any:
     return checked
 
 
-def _check_network(model: Model, x: Any, weights: list[str], outputs: np.ndarray) -> None:
-    """Refuse a network that is not the one a run began with: nothing else would tell."""
-    try:
-        found, given = signature(model, x)
-    except Exception as error:  # a function of the user's own may raise anything
-        raise StoreError(f"The network passed does not take the stored rows: {error}") from error
-    if found != weights:
-        other = [name for name in found if name not in weights] or found
-        lacking = [name for name in weights if name not in found] or weights
-        raise StoreError(
-            f"The network passed has the weights {', '.join(other[:4])} where the run began with "
-            f"{', '.join(lacking[:4])}: pass the network it began with."
-        )
-    if given.shape != outputs.shape or not np.allclose(given, outputs, rtol=1e-3, atol=1e-4, equal_nan=True):
-        raise StoreError(
-            "The network passed gives other outputs than the one the run began with, for the same weights and inputs: "
-            "pass that one."
-        )
-
-
 def _check_mesh(job: Job) -> None:
     """Another machine may have fewer devices, which is no damage."""
     try:
@@ -170,21 +158,22 @@ def _check_mesh(job: Job) -> None:
         raise StoreError(f"The run in the store cannot go on with these devices: {error}") from error
 
 
-def _fingerprint(reader: Reader) -> str:
-    """Of the rows of a run."""
+def _fingerprints(reader: Reader) -> tuple[str, ...]:
+    """Of the rows of a run, and of all rows it was given, of which some may have been set aside."""
     try:
-        return reader.body["run"]["fingerprint"]
-    except (LookupError, TypeError) as error:
+        run = reader.body["run"]
+        return run["fingerprint"], run.get("given", "")
+    except (LookupError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{reader.folder} holds a posterior without the run that made it, so its rows cannot be checked: leave out "
             "data."
         ) from error
 
 
-def _check_data(data: Any, model: Model, expected: str) -> None:
+def _check_data(data: Any, model: Model, expected: tuple[str, ...]) -> None:
     given = dataset(data, model.likelihood)
-    if fingerprint(tuple(given)) != expected:
+    if fingerprint(tuple(given)) not in expected:
         raise StoreError(
-            "These are not the rows the run was fitted to (their fingerprint differs): pass the same arrays, less any "
-            "rows that were held out, or leave out data: the store holds the rows."
+            "These are not the rows the run was fitted to (their fingerprint differs): pass the arrays that fit was "
+            "given, or leave out data: the store holds the rows."
         )

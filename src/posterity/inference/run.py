@@ -29,7 +29,7 @@ class NonFiniteError(FloatingPointError):
 def run_phase(run: Run, layout: Layout, shared: Shared, place: Place, chains: Chains, deadline: float | None) -> Chains:
     """Advance the chains to the end of a phase, or to where it must stop."""
     phase, checkpoint, num_chains = place.phase, run.checkpoint, run.num_chains
-    record, size = place.first_record, 1
+    record, size, run.unfinished = place.first_record, 1, False
     while record < place.num_records:
         last = min(record + size, place.num_records)
         began = time.perf_counter()
@@ -81,6 +81,8 @@ def _gather(run: Run, infos: Any, draws: Params, count: int) -> None:
 
 def _stop_if_failed(run: Run, chains: Chains, method: Method) -> None:
     failed_at = fetch(chains.failed_at)[: run.num_chains]
+    if run.watched is not None:
+        failed_at = np.where(run.watched, failed_at, -1)
     if (failed_at < 0).all():
         return
     chain = int(np.argmin(np.where(failed_at < 0, np.iinfo(failed_at.dtype).max, failed_at)))
@@ -101,9 +103,10 @@ def _is_over(run: Run, chains: Chains, planned: int, interrupted: bool, late: bo
         run.stop = True
         run.notes.append(f"stopped early on validation rows {done}")
     elif interrupted:
-        run.stop = True
+        run.stop = run.unfinished = True
         run.notes.append(f"interrupted {done}")
     elif late:
+        run.unfinished = True
         run.notes.append(f"phase ended by the budget {done}")
         return True
     return run.stop

@@ -13,6 +13,10 @@ from posterity.model import Model
 from posterity.types import Params
 
 
+class NoDrawsError(ValueError):
+    """A run ended before it kept a draw."""
+
+
 class Sampler(Method):
     """A method whose posterior is the draws it kept."""
 
@@ -35,7 +39,10 @@ class Hamiltonian(Sampler):
 def stored_draws(method: Method, kept: Params, fixed: Params) -> Samples:
     """The kept draws as a family."""
     if kept is None:
-        raise ValueError(f"{type(method).__name__} stopped before its first kept draw; give it more time.")
+        raise NoDrawsError(
+            f"{type(method).__name__} stopped before its first kept draw: give it more time, or go on with resume(...) "
+            "where it has a store."
+        )
     return Samples(kept, fixed)
 
 

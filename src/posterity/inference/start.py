@@ -45,9 +45,17 @@ def with_origin(model: Model, method: Method, rows: Dataset, num_chains: int) ->
     return tree.replace(method, start=Origin(tuple(jax.tree.leaves(weights)), told, _salt(start)))
 
 
-def checked_start(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
-    """The starting weights, once model, method and data are seen to fit together."""
+def checked_start(
+    model: Model, method: Method, rows: Dataset, key: Key, num_chains: int, afresh: bool = False
+) -> tuple[Params, Params]:
+    """The starting weights, once model, method and data are seen to fit together.
+
+    `afresh`: from the network's own initialisation, where the method's start has led chains astray; weights that are
+    fixed stay those of the start.
+    """
     free, fixed = starting_weights(model, method, rows, key, num_chains)
+    if afresh:
+        free, _ = starting_weights(model, tree.replace(method, start=None), rows, key, num_chains)
     one_free, one_fixed = tree.take_rows((free, fixed), 0)
     check_shapes(model, one_free, one_fixed, rows)
     method.check(model.bind(one_fixed), one_free, rows)
@@ -66,7 +74,7 @@ def _started_weights(model: Model, method: Method, x: Any, key: Key, num_chains:
     if method.start is None:
         return _init_chains(model, chain_keys(key, num_chains), x)
     if isinstance(method.start, Posterior):
-        return method.start.starting_weights(num_chains)
+        return _fitting(model, method.start.starting_weights(num_chains), x, (num_chains,))
     if isinstance(method.start, Origin):
         template = jax.eval_shape(model.init, key, x)
         return jax.tree.unflatten(jax.tree.structure(template), map(jnp.asarray, method.start.leaves))
@@ -111,20 +119,33 @@ def _init_chains(model: Model, keys: Key, x: Any) -> Params:
 def _given_weights(model: Model, start: Params, x: Any, num_chains: int) -> Params:
     """Weights the user has: those of the network, or with the likelihood's own under 'likelihood'."""
     template = jax.eval_shape(model.init, jax.random.key(0), x)
-    given = start if isinstance(start, dict) and set(start) == set(template) else {"network": start}
+    complete = isinstance(start, dict) and set(start) == set(template)
+    given = _fitting(model, start if complete else {"network": start}, x)
+    return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], num_chains, 0), given)
+
+
+def _fitting(model: Model, given: Params, x: Any, leading: tuple[int, ...] = ()) -> Params:
+    """Weights whose shapes, after the leading axes, are seen to be the model's; a likelihood's own begin as always."""
+    template = jax.eval_shape(model.init, jax.random.key(0), x)
     own = model.likelihood.init()
     if own and "likelihood" not in given:
+        own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*leading, *jnp.shape(leaf))), own)
         given = {**given, "likelihood": own}
     if jax.tree.structure(given) != jax.tree.structure(template):
         raise ValueError(
-            f"start holds the weights {tree.leaf_names(given)}, but the network has {tree.leaf_names(template)}."
+            f"start holds the weights {tree.leaf_names(given)}, but the network has {tree.leaf_names(template)}: give "
+            "weights of this network, or a posterior of it."
         )
     for name, got, wanted in zip(
         tree.leaf_names(template), jax.tree.leaves(given), jax.tree.leaves(template), strict=True
     ):
-        if jnp.shape(got) != wanted.shape:
-            raise ValueError(f"start has shape {jnp.shape(got)} for {name}; the network has {wanted.shape}.")
-    return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], num_chains, 0), given)
+        shape = jnp.shape(got)[len(leading) :]
+        if shape != wanted.shape:
+            raise ValueError(
+                f"start has shape {shape} for {name}; the network has {wanted.shape}: give weights of this network, or "
+                "a posterior of it."
+            )
+    return given
 
 
 def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> None:
