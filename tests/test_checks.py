@@ -15,12 +15,13 @@ FIRST = {
     "nuts": ["num_draws"],
     "sgld": ["num_draws"],
     "sghmc": ["num_draws"],
+    "mile": ["num_draws"],
     "deep_ensemble": ["num_members"],
     "cyclical": ["base"],
 }
 
 
-@pytest.mark.parametrize("name", sorted(set(METHODS) - {"mile"}))
+@pytest.mark.parametrize("name", sorted(METHODS))
 def test_all_but_one_obvious_setting_is_given_by_name(name):
     parameters = inspect.signature(METHODS[name]).parameters.values()
     assert [p.name for p in parameters if p.kind is p.POSITIONAL_OR_KEYWORD] == FIRST.get(name, [])
@@ -35,7 +36,7 @@ def test_whole_numbers(bad):
 
 @pytest.mark.parametrize("bad", [0.0, -1, np.nan, np.inf])
 def test_positive_numbers(bad):
-    with pytest.raises(ValueError, match=r"^Tool\(size=.*\): size must be a number above 0\.$"):
+    with pytest.raises(ValueError, match=r"^Tool\(size=.*\) must be a number above 0\.$"):
         check_positive("Tool", size=bad)
     check_positive("Tool", size=1e-9)
 

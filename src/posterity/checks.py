@@ -20,7 +20,7 @@ def check_positive(owner: str, **values: Any) -> None:
     """Refuse what is not a finite number above 0."""
     for name, value in values.items():
         if not (value > 0 and np.isfinite(value)):
-            raise ValueError(f"{owner}({name}={value}): {name} must be a number above 0.")
+            raise ValueError(f"{owner}({name}={value}) must be a number above 0.")
 
 
 def check_rate(name: str, rate: float) -> float:

@@ -1,7 +1,7 @@
 """All cores of a CPU as devices, the mesh of chains and rows over all devices, and what crosses between processes.
 
-XLA runs one small chain on one core; chains spread over one device per core run side by side. The number of devices must
-be said before JAX starts its backend, so importing posterity says it.
+XLA runs one small chain on one core; chains spread over one device per core run side by side. The number of devices
+must be said before JAX starts its backend, so importing posterity says it.
 The mesh has two axes, (chain, data). Chains come first: they never talk to each other. Devices that are left split the
 rows, and every gradient is then a sum over them. Under `jax.distributed` the devices are those of all processes; each
 process runs the same program, and what one of them decides by its own clock they must agree on.

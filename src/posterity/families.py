@@ -121,7 +121,7 @@ class LowRankGaussian(WeightFamily):
 class DropoutMasks(WeightFamily):
     """One weight vector per chain, and a random mask on its units per draw (Gal & Ghahramani 2016).
 
-    `per_row`: each row has masks of its own, made from its values, so that a row's draws are the same in any company.
+    `per_row`: each row has masks of its own, made from its values, so that a row's draws do not depend on the others.
     """
 
     params: Params = tree.traced()

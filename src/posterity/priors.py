@@ -80,7 +80,7 @@ class Prior:
     def factor(self, name: str, shape: tuple[int, ...], fan_in_axis: int) -> Any:
         """What the weight's distribution is stretched by."""
         if name.startswith("likelihood/"):
-            return 1.0  # the noise is no weight: tuning the weights' scale leaves its prior alone
+            return 1.0  # the noise is not a weight: tuning the weights' scale leaves its prior alone
         if not self.fan_in or len(shape) < 2:
             return self.scale
         # A convolution counts its window too: [..., in, out] here and in Flax, [out, in, ...] in Equinox.

@@ -67,7 +67,7 @@ def corrupt(images: Any, kind: str, severity: int, seed: int = 0) -> np.ndarray:
 def corrupt_table(x: Any, kind: str, severity: int, seed: int = 0, *, reference: Any = None) -> np.ndarray:
     """A table as another season, another instrument or a careless clerk would have filled it.
 
-    shift moves each column up or down, by lot, by 0.25, 0.5, 1, 1.5, 2 of its standard deviations; noise adds a normal
+    shift moves each column up or down at random by 0.25, 0.5, 1, 1.5, 2 of its standard deviations; noise adds a normal
     deviate of 0.1, 0.25, 0.5, 0.75, 1 of them to each cell; missing replaces a share 0.05, 0.1, 0.2, 0.35, 0.5 of the
     cells by the mean of their column. Columns that never vary stay under shift and noise.
 

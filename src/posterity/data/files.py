@@ -112,7 +112,7 @@ class Folder(NamedTuple):
     def npz(self, name: str, *keys: str | tuple[str, ...]) -> list[np.ndarray]:
         """The plain arrays of a NumPy archive that are called `keys`, or `key_...`; a tuple holds names to choose from.
 
-        Names in a tuple are not gone on with: "x" would be x_train as well.
+        Names in a tuple must match in full: "x" would be x_train as well.
         """
         path = self.checked(name)
         try:

@@ -54,9 +54,9 @@ class Descent(Method):
     )  # None: 128, or all rows where there are fewer; "full": all rows
     num_epochs: int | None = tree.host(default=None)  # instead of num_steps
     optimizer: Any = optax.adam  # a function of the learning rate, or an optax transformation (then that one's rate)
-    patience: int = tree.host(
-        default=10
-    )  # with validation rows: looks, one per epoch, without a better loss before a chain stops
+    patience: int = tree.host(default=10)
+    # With validation rows: looks in a row without a better loss before a chain stops. There is one per epoch or, where
+    # an epoch is shorter, one per hundredth of the run, at most 50 steps apart.
     start: Any = tree.host(default=None)
 
     def __post_init__(self) -> None:

@@ -21,6 +21,7 @@ summed from differences of single terms, as in HMC.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -88,6 +89,7 @@ class MILE(Sampler):
     """Microcanonical Langevin ensembles: one chain from each member, all in one program."""
 
     num_draws: int = tree.host(default=500)  # kept, per member
+    _: dataclasses.KW_ONLY
     num_burn_in: int = tree.host(default=2_000)  # steps that tune and are thrown away
     thin: int | None = tree.host(default=None)  # keep every thin-th step; None: 5, adjusted 1
     step_size: float | None = tree.traced(default=None)  # e, in units of weights; None: tuned
@@ -287,7 +289,7 @@ def _tune(
     progress = clock.step / jnp.maximum(clock.num_steps - 1, 1)
     target = FIRST_TARGET + (LAST_TARGET - FIRST_TARGET) * progress
     xi = jnp.square(change) / (size * target) + 1e-8
-    # A step that was taken back has told its tale: through the cap alone.
+    # A step that was taken back counts through the cap alone.
     weight = jnp.where(diverged, 0.0, jnp.exp(-jnp.square(jnp.log(xi) / (6 * TRUST)) / 2))
     errors, weights = MEMORY * state.averages[0] + weight * xi, MEMORY * state.averages[1] + weight
     known = weights > 0

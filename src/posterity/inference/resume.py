@@ -151,7 +151,7 @@ def _like(inputs: Any, training: Any) -> Any:
 
 
 def _check_mesh(job: Job) -> None:
-    """Another machine may have fewer devices, which is no damage."""
+    """Another machine may have fewer devices, which is not damage."""
     try:
         device_mesh(job.num_chains, shape=job.mesh)
     except (TypeError, ValueError) as error:

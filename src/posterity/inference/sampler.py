@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from posterity import checks
 from posterity.families import Samples
 from posterity.inference import step_size as adaptation
 from posterity.inference.method import Method, Result
@@ -48,18 +49,13 @@ def stored_draws(method: Method, kept: Params, fixed: Params) -> Samples:
 
 def check_counts(method: Any, **least: int) -> None:
     for name, minimum in least.items():
-        value = getattr(method, name)
-        if not isinstance(value, int | np.integer) or value < minimum:
-            raise ValueError(f"{type(method).__name__}({name}={value!r}): expected a whole number, at least {minimum}.")
+        checks.check_whole(type(method).__name__, minimum, **{name: getattr(method, name)})
 
 
 def check_positive(method: Any, *names: str) -> None:
-    for name in names:
-        value = getattr(method, name)
-        if value is not None and not (value > 0 and np.isfinite(value)):
-            raise ValueError(
-                f"{type(method).__name__}({name}={value}) must be a number above 0; leave it out to have it chosen."
-            )
+    """Of those that are given; None leaves the choice to the method."""
+    given = {name: getattr(method, name) for name in names if getattr(method, name) is not None}
+    checks.check_positive(type(method).__name__, **given)
 
 
 def check_target_acceptance(method: Any) -> None:

@@ -107,7 +107,7 @@ def _salt(start: Any) -> int:
 
 @partial(jax.jit, static_argnames="num_chains")
 def chain_keys(key: Key, num_chains: int) -> Key:
-    """Chain c's key depends on c alone: a chain is the same in any company."""
+    """Chain c's key depends on c alone: a chain is the same beside any others."""
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_chains))
 
 
@@ -186,6 +186,9 @@ def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any
         raise TypeError(f"method is {method!r}; expected a method object, {hint}.")
     if chains is not None and (not isinstance(chains, int) or chains < 1):
         raise ValueError(f"chains={chains!r} must be a whole number, at least 1.")
+    members = getattr(method, "num_members", None)
+    if chains is not None and members is not None and chains != members:
+        raise ValueError(f"chains={chains} of an ensemble of num_members={members}: a member is a chain, so give one.")
     if budget is not None and not budget > 0:
         raise ValueError(f"budget={budget} must be above 0 seconds.")
     if not isinstance(seed, int | np.integer) or seed < 0:

@@ -46,7 +46,7 @@ class _Product(NamedTuple):
     """Where a layer's product is computed."""
 
     step: int
-    operand: int  # the input of the product that is no weight
+    operand: int  # the input of the product that is not a weight
     contracted: int  # the operand's axis that is summed over
     feature_axis: int  # of the product
 
@@ -223,7 +223,7 @@ def _follow_weights(
 def _products(
     steps: Sequence[_Step], aliases: dict[int, _Alias], uses: Counter[int], shapes: Sequence[Any]
 ) -> list[tuple[int, int, _Product]]:
-    """(weight, its input axis, product) for each product of one whole weight matrix and something that is no weight."""
+    """(weight, its input axis, product) for each product of one whole weight matrix and something else."""
     found = []
     for number, step in enumerate(steps):
         if step.equation.primitive.name != "dot_general" or sum(i in aliases for i in step.inputs) != 1:

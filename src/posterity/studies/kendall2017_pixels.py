@@ -284,7 +284,8 @@ def _picture(task: str, test: Scenes, prediction: Prediction) -> Figure:
     }
     of_task = "tab20" if task == "segmentation" else "viridis"
     colours = {"image": "gray", "truth": of_task, "prediction": of_task}
-    ends = dict.fromkeys(("truth", "prediction"), (float(np.min(test.target)), float(np.max(test.target))))
+    both_ends = (float(np.min(test.target)), float(np.max(test.target)))
+    ends = {"truth": both_ends, "prediction": both_ends}
     for axes_row, one in zip(figure.subplots(3, 5), chosen, strict=True):
         for axes, (name, values) in zip(axes_row, columns.items(), strict=True):
             measured = name in ("noise", "ignorance")
