@@ -166,6 +166,7 @@ def test_networks_that_convolve_are_known():
     )
 
 
+@pytest.mark.long
 def test_members_that_run_in_turn_are_those_that_run_alone():
     """Three members on two cores: one device has two of them."""
     x, y = np.asarray(normal(8, 12, 12)), np.arange(8) % 2

@@ -50,12 +50,15 @@ def equal(one, other):
     ("method", "steps"),
     [
         pytest.param(HMC(num_draws=10, num_burn_in=20, max_leapfrog=50), 8, id="hmc adapting"),
-        pytest.param(SMALL_MILE, 85, id="mile in phase II"),
+        pytest.param(SMALL_MILE, 85, id="mile in phase II", marks=pytest.mark.long),
         pytest.param(SMALL_MILE, 89, id="mile before it looks at phase II"),
         pytest.param(SMALL_MILE, 90, id="mile in phase III", marks=pytest.mark.long),
         pytest.param(SMALL_MILE, 110, id="mile in its draws", marks=pytest.mark.long),
         pytest.param(
-            SGHMC(num_draws=10, num_burn_in=40, thin=2, batch_size=8, preconditioner="rmsprop"), 20, id="sghmc"
+            SGHMC(num_draws=10, num_burn_in=40, thin=2, batch_size=8, preconditioner="rmsprop"),
+            20,
+            id="sghmc",
+            marks=pytest.mark.long,
         ),
         pytest.param(
             NUTS(num_draws=10, num_burn_in=100, max_depth=3), 40, id="nuts in its windows", marks=pytest.mark.long
@@ -160,7 +163,7 @@ def biases(posterior):
     return np.asarray(posterior.family.draws["network"]["layer_0"]["bias"])  # [C, D, 4]
 
 
-@pytest.mark.parametrize("count", [2, 3, 4, 5])
+@pytest.mark.parametrize("count", [3, *(pytest.param(count, marks=pytest.mark.long) for count in (2, 4, 5))])
 def test_a_disk_that_fills_up_during_a_run_loses_nothing(count, tmp_path):
     """Whichever file of the second save of draws finds no room: trace, draws, state or manifest."""
     whole = fit(SIMPLE, FIXED, (X, Y), progress=False)

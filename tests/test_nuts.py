@@ -37,7 +37,7 @@ def test_exact_targets(runs):
         targets.check_draws(draws, targets.reference(data, temperature, tempering))
 
 
-QUICK = [(4.0, "likelihood", "banana"), (0.25, "likelihood", "linear-Gaussian")]  # of one tempering: one program
+QUICK = [(0.25, "likelihood", "linear-Gaussian")]
 REST = [(t, tempering, target) for t, tempering in targets.TEMPERED for target in targets.DATA]
 FITTED = [*QUICK, *(pytest.param(*case, marks=pytest.mark.long) for case in REST if case not in QUICK)]
 

@@ -86,6 +86,7 @@ def test_unadjusted_samplers_in_double_precision(double):
     check_law({name: values[:, 3:] for name, values in draws.items()}, *cyclical_moments(cyclical, 0.0, CASE, 3))
 
 
+@pytest.mark.long
 def test_fit_and_predict_in_double_precision(double):
     data, method = targets.linear_gaussian(), HMC(num_draws=2000, num_burn_in=50)
     posterior = fit(targets.model(*CASE), method, data, progress=False)

@@ -61,6 +61,7 @@ def test_a_posterior_that_was_there_before_costs_nothing_again(sampled):
     assert fit(MODEL, method, (X, Y), chains=2).receipt.num_gradients == 2 * 13 * 2
 
 
+@pytest.mark.long
 def test_samplers_on_batches_state_their_learning_rate():
     decreasing = SGLD(num_draws=5, num_burn_in=100, thin=1, learning_rate=1e-3, schedule="decreasing", decay_offset=10)
     stated = fit(MODEL, decreasing, (X, Y)).receipt.step_size
