@@ -10,11 +10,11 @@ from test_resume import SIMPLE, cut_off
 from test_store import X, Y, same
 
 from posterity import HMC, MAP, MILE, NUTS, SGHMC, Cyclical, DeepEnsemble, Model, fit, load, resume
+from posterity.encoding import StoreError
 from posterity.inference import run as running
 from posterity.inference.sampler import NoDrawsError
 from posterity.likelihoods import Gaussian
 from posterity.networks import linear
-from posterity.store import StoreError
 
 FIXED = HMC(num_draws=40, num_burn_in=10, step_size=0.02, trajectory_length=0.2)
 SMALL_MILE = MILE(num_draws=6, num_burn_in=100, start=DeepEnsemble(num_members=2, num_steps=20))  # 80 : 10 : 10 steps

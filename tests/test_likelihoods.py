@@ -6,6 +6,7 @@ import numpyro.distributions as dist
 import pytest
 from scipy import stats
 
+from posterity.encoding import decode, encode
 from posterity.likelihoods import (
     Bernoulli,
     Categorical,
@@ -19,7 +20,6 @@ from posterity.likelihoods import (
     class_probs,
     likelihood,
 )
-from posterity.store import decode, encode
 
 RNG = np.random.default_rng(0)
 OUTPUTS = jnp.asarray(RNG.normal(size=(3, 5, 4)), jnp.float32)  # [S, N, K]

@@ -32,7 +32,7 @@ from posterity.data.dataset import dataset
 from posterity.inference import driver, run
 from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.job import Run
-from posterity.inference.restarts import StuckError, say_unmoved
+from posterity.inference.restarts import StuckError, warn_unmoved
 from posterity.inference.sampler import NoDrawsError
 from posterity.inference.start import checked_start
 from posterity.inference.step_size import rounded_away, stuck_chains
@@ -316,17 +316,17 @@ def test_which_chains_accepted_nothing():
     accepted[[0, 2], 10:] = 0
     run = run_of(accepted)
     with pytest.warns(UserWarning, match="chain 0, 2 accepted no step.*lower step_size"):
-        say_unmoved(run, HMC(step_size=5.0), kept(20))
+        warn_unmoved(run, HMC(step_size=5.0), kept(20))
     assert run.notes[0].startswith("chain 0, 2 accepted")
     with pytest.warns(UserWarning, match=r"chain 0 accepted no step.*start=MAP\(\)"):
-        say_unmoved(run_of(accepted, stuck=np.array([False, False, True, False])), HMC(), kept(20))
+        warn_unmoved(run_of(accepted, stuck=np.array([False, False, True, False])), HMC(), kept(20))
     for draws in (kept(21), None):
         run = run_of(accepted)
-        say_unmoved(run, HMC(), draws)
+        warn_unmoved(run, HMC(), draws)
         assert not run.notes
     accepted = np.ones((1, 10))
     accepted[:, -4:] = 0
-    say_unmoved(run_of(accepted), HMC(), {"w": np.zeros((1, 1))})
+    warn_unmoved(run_of(accepted), HMC(), {"w": np.zeros((1, 1))})
     with pytest.warns(UserWarning, match="chain 0 accepted no step"):
-        say_unmoved(run_of(0 * accepted), HMC(), {"w": np.zeros((1, 1))})
-    say_unmoved(Run(1, None, trace={"learning_rate": [np.ones((1, 9))]}), SGLD(), kept(3))  # type: ignore[arg-type]
+        warn_unmoved(run_of(0 * accepted), HMC(), {"w": np.zeros((1, 1))})
+    warn_unmoved(Run(1, None, trace={"learning_rate": [np.ones((1, 9))]}), SGLD(), kept(3))  # type: ignore[arg-type]

@@ -32,10 +32,10 @@ from posterity import (
     tree,
 )
 from posterity.data.dataset import dataset
+from posterity.encoding import StoreError
 from posterity.inference import driver
 from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.job import Job
-from posterity.store import StoreError
 
 RUN = """
 import sys

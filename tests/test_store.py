@@ -30,8 +30,9 @@ from posterity import (
     scale_mixture,
     tree,
 )
+from posterity.encoding import DISTRIBUTIONS, StoreError, decode, encode
 from posterity.inference.checkpoint import Checkpoint
-from posterity.store import DISTRIBUTIONS, Reader, StoreError, Writer, decode, encode
+from posterity.store import Reader, Writer
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 2))

@@ -17,9 +17,9 @@ from test_store import rewrite
 
 from posterity import HMC, MAP, Categorical, Fixed, Gaussian, Model, Normal, fit, from_function, load, mlp, stored
 from posterity.data.dataset import Dataset
+from posterity.encoding import StoreError
 from posterity.families import Samples
 from posterity.inference.checkpoint import Checkpoint
-from posterity.store import StoreError
 from posterity.stored import StoredArray, StoredSamples, join, settle
 
 CHAINS, DRAWS = 3, 20

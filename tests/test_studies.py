@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from posterity.cli import app
 from posterity.data import data_root
 from posterity.data.catalogue import SOURCES
-from posterity.store import StoreError
+from posterity.encoding import StoreError
 from posterity.studies import izmailov2021_digits, izmailov2021_imdb, izmailov2021_uci, kendall2017, ood, study
 from posterity.studies.gal2016 import glorot
 from posterity.studies.needs import NEEDS, PUBLISHED_FILES

@@ -7,6 +7,7 @@ import numpyro.distributions as dist
 import pytest
 
 from posterity import MAP, METHODS, Gaussian, Laplace, Model, Rescaled, fit, linear, load
+from posterity.encoding import decode, encode, find_missing
 from posterity.inference import Method
 from posterity.likelihoods import (
     Categorical,
@@ -17,7 +18,6 @@ from posterity.likelihoods import (
     likelihood,
 )
 from posterity.names import nearest_name
-from posterity.store import decode, encode, find_missing
 from posterity.tabular import num_aside, table_method, table_model, table_prior
 
 SHIFT, SCALE = 40.0, 5.0

@@ -16,6 +16,7 @@ use_all_cores()  # before anything can start the backend
 
 from posterity.audit import Audit, audit
 from posterity.diagnosis import Diagnosis
+from posterity.encoding import StoreError
 from posterity.inference import (
     HMC,
     MAP,
@@ -69,7 +70,6 @@ from posterity.posterior import Posterior, prior_predictive
 from posterity.prediction import Prediction
 from posterity.priors import Fixed, Flat, prior, scale_mixture
 from posterity.rescaled import Rescaled
-from posterity.store import StoreError
 from posterity.types import Network
 
 if TYPE_CHECKING:

@@ -16,12 +16,13 @@ import numpy as np
 from posterity import diagnostics, tree
 from posterity.data.dataset import check_inputs, check_like
 from posterity.diagnosis import Diagnosis
+from posterity.encoding import StoreError, decode, encode, find_missing, plain_json
 from posterity.families import DropoutMasks, Samples
 from posterity.model import Model
 from posterity.outofdistribution import SCORES, Calibration, FeatureDistance, Score, feature_distance
 from posterity.prediction import Prediction
 from posterity.receipt import Receipt
-from posterity.store import MANIFEST, Reader, StoreError, Writer, decode, encode, find_missing, plain_json
+from posterity.store import MANIFEST, Reader, Writer
 from posterity.stored import HELD_BYTES, StoredSamples, open_draws, settle, write_draws
 from posterity.streaming import DEFAULT_MEMORY, OutputStream
 from posterity.types import Family, Key, Params

@@ -18,8 +18,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import tree
+from posterity.encoding import StoreError
 from posterity.families import Samples, WeightFamily
-from posterity.store import StoreError, Writer
+from posterity.store import Writer
 from posterity.types import Array, Family, Key, Params
 
 SHARD_BYTES = 64 * 2**20  # of a file of draws; a single draw of every chain may take more

@@ -19,11 +19,12 @@ from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
 from posterity.cli.tables import check_target, read_table, shortened
 from posterity.comparison import LABELS, Run, prepare
+from posterity.encoding import StoreError
 from posterity.inference import load, resume
 from posterity.names import nearest_name
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
-from posterity.store import MANIFEST, StoreError
+from posterity.store import MANIFEST
 from posterity.table import TableEncoder, TargetEncoder
 
 

@@ -89,6 +89,29 @@ def holdout_split(data: Dataset, share: float, seed: int, name: str) -> tuple[Da
     return data.take(np.sort(order[num_aside:])), data.take(np.sort(order[:num_aside]))
 
 
+def calibration_inputs(rows: Dataset, holdout: Any, seed: int) -> tuple[Dataset, Any]:
+    """(rows to fit, inputs to calibrate by): of a share of the rows, which is taken away, or those that are given."""
+    if holdout is None:
+        return rows, None
+    if isinstance(holdout, float | int):
+        kept, aside = holdout_split(rows, holdout, seed, "holdout")
+        return kept, aside.x
+    inputs = check_inputs(holdout, "holdout")
+    check_like(inputs, rows.x, "holdout")
+    return rows, inputs
+
+
+def stopping_rows(rows: Dataset, validation: Any, seed: int, likelihood: Any) -> tuple[Dataset, Dataset | None]:
+    """(rows to fit, rows to stop by): a share of the rows, which is taken away, or those that are given."""
+    if validation is None:
+        return rows, None
+    if isinstance(validation, float | int):
+        return holdout_split(rows, validation, seed, "validation")
+    given = dataset(validation, likelihood)
+    check_like(given.x, rows.x, "validation")
+    return rows, given
+
+
 def _is_array(value: Any) -> bool:
     """What becomes one array: a list too, which numpy reads as rows, and what JAX does not know for a container."""
     return isinstance(value, list) or jax.tree_util.all_leaves([value])

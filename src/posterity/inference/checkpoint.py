@@ -21,11 +21,12 @@ from jax.sharding import Mesh
 from posterity import tree
 from posterity.data.dataset import Dataset
 from posterity.devices import fetch, is_key, place, precision
+from posterity.encoding import StoreError, encode, fingerprint
 from posterity.inference.job import Job, Run
 from posterity.inference.program import Chains
 from posterity.model import Model
 from posterity.posterior import Posterior, posterior_from, posterior_parts, signature
-from posterity.store import MANIFEST, Reader, StoreError, Writer, encode, fingerprint, whole_number
+from posterity.store import MANIFEST, Reader, Writer, whole_number
 from posterity.stored import StoredSamples, open_draws
 from posterity.types import Params
 
@@ -43,7 +44,7 @@ class Checkpoint:
         self._begun = self._saved = time.perf_counter()
         self._num_shards = 0
         self._stage: Checkpoint | None = None
-        self._came_far = False
+        self._has_saved = False
         self._traced = self._kept = 0  # segments of the run that are on disk
 
     @classmethod
@@ -114,9 +115,9 @@ class Checkpoint:
         return self.progress is not None
 
     @property
-    def came_far(self) -> bool:
+    def has_saved(self) -> bool:
         """Whether this session has saved anything: errors after that are the run's own, not those of what it read."""
-        return self._came_far or (self._stage is not None and self._stage.came_far)
+        return self._has_saved or (self._stage is not None and self._stage.has_saved)
 
     @property
     def is_due(self) -> bool:
@@ -147,7 +148,7 @@ class Checkpoint:
         self.writer.arrays(f"state-{number:06d}", _numbered(fetch(chains)))
         self.writer.drop(f"state-{number - 1:06d}")
         self._traced, self._kept, self._num_shards = _length(run.trace), len(run.draws), number + 1
-        self._saved, self._came_far = time.perf_counter(), True
+        self._saved, self._has_saved = time.perf_counter(), True
         self.progress = {
             "phase": phase,
             "record": record,

@@ -18,15 +18,16 @@ from jax.sharding import Mesh
 
 from posterity import tree
 from posterity.data.batches import batch_width
-from posterity.data.dataset import Dataset, check_inputs, check_like, dataset, holdout_split
+from posterity.data.dataset import Dataset, calibration_inputs, dataset, stopping_rows
 from posterity.devices import device_mesh, fetch, place
+from posterity.encoding import StoreError, fingerprint, plain_json
 from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.interrupt import polite_interrupt
 from posterity.inference.job import Job, Place, Run
 from posterity.inference.method import Method, Result
 from posterity.inference.program import Chains, Extra, Layout, Shared, begin, layout_of, pad_chains, place_rows
 from posterity.inference.progress import ProgressBar
-from posterity.inference.restarts import leave_out_stuck, restart_stuck, say_unmoved
+from posterity.inference.restarts import leave_out_stuck, restart_stuck, warn_unmoved
 from posterity.inference.run import adapt_phase, run_phase
 from posterity.inference.sampler import NoDrawsError
 from posterity.inference.start import RESTARTS, chain_keys, check_arguments, checked_start, start_key, with_origin
@@ -34,7 +35,6 @@ from posterity.model import Model, num_weights
 from posterity.networks.convolutions import convolves
 from posterity.posterior import Posterior
 from posterity.receipt import make_receipt
-from posterity.store import StoreError, fingerprint, plain_json
 from posterity.stored import join, settle
 from posterity.types import Batch, Key, Params, Phase
 
@@ -74,19 +74,8 @@ def fit(
     """
     check_arguments(model, method, seed, chains, budget)
     rows = given = dataset(data, model.likelihood)
-    calibration = None
-    if holdout is not None and isinstance(holdout, float | int):
-        rows, aside = holdout_split(rows, holdout, seed, "holdout")
-        calibration = aside.x
-    elif holdout is not None:
-        calibration = check_inputs(holdout, "holdout")
-        check_like(calibration, rows.x, "holdout")
-    if validation is not None and isinstance(validation, float | int):
-        rows, validation_rows = holdout_split(rows, validation, seed, "validation")
-    else:
-        validation_rows = None if validation is None else dataset(validation, model.likelihood)
-        if validation_rows is not None:
-            check_like(validation_rows.x, rows.x, "validation")
+    rows, calibration = calibration_inputs(rows, holdout, seed)
+    rows, validation_rows = stopping_rows(rows, validation, seed, model.likelihood)
     num_chains = method.num_chains if chains is None else chains
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
     _check_places(job)
@@ -107,7 +96,7 @@ def run_job(job: Job, checkpoint: Checkpoint | None, budget: float | None = None
     return posterior if checkpoint is None else checkpoint.finish(posterior, goes_on=True)
 
 
-def so_far(job: Job, checkpoint: Checkpoint) -> Posterior:
+def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
     """The posterior of what a run had stored when it was cut off; nothing is run."""
     started = None
     if isinstance(job.method.start, Method):
@@ -183,7 +172,7 @@ def _check_stages(job: Job) -> None:
 
 def _posterior(job: Job, run: Run, states: Any, fixed: Params, seconds: float) -> Posterior:
     kept = tree.take_rows(join(run.draws), slice(0, job.num_chains))
-    say_unmoved(run, job.method, kept)
+    warn_unmoved(run, job.method, kept)
     if run.stuck is not None and run.stuck.any():
         leave_out_stuck(run)
         states, kept, fixed = tree.take_rows((states, kept, fixed), ~run.stuck)

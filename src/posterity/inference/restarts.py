@@ -93,7 +93,7 @@ def leave_out_stuck(run: Run) -> None:
     run.trace = {name: [values[~run.stuck]] for name, values in run.history().items()}
 
 
-def say_unmoved(run: Run, method: Method, kept: Params) -> None:
+def warn_unmoved(run: Run, method: Method, kept: Params) -> None:
     """Warn of chains that accepted no step while draws [C, D, ...] were kept: these are one point, repeated."""
     accepted = run.history().get("accepted")
     if accepted is None or kept is None:

@@ -11,13 +11,14 @@ import numpy as np
 from posterity import tree
 from posterity.data.dataset import Dataset, check_inputs, check_like, dataset
 from posterity.devices import device_mesh, precision
+from posterity.encoding import StoreError, decode, encode, find_missing, fingerprint
 from posterity.inference.checkpoint import Checkpoint
-from posterity.inference.driver import run_job, so_far
+from posterity.inference.driver import partial_posterior, run_job
 from posterity.inference.job import Job
 from posterity.inference.method import Method
 from posterity.model import Model
 from posterity.posterior import Posterior, check_network, posterior_from, stored_model
-from posterity.store import Reader, StoreError, decode, encode, find_missing, fingerprint, whole_number
+from posterity.store import Reader, whole_number
 from posterity.stored import HELD_BYTES, settle
 
 
@@ -37,7 +38,7 @@ def load(path: str | Path, model: Model | None = None, *, memory: int = HELD_BYT
     if not checkpoint.has_state:
         raise StoreError(f"The run in {path} was cut off before it stored a state: resume({str(path)!r}) begins it.")
     with reader.damage_in_words():
-        posterior = so_far(job, checkpoint)
+        posterior = partial_posterior(job, checkpoint)
         return dataclasses.replace(posterior, family=settle(posterior.family, memory))
 
 
@@ -64,7 +65,7 @@ def resume(
         return posterior
     job = _job(reader, model, method, data)
     checkpoint = Checkpoint.reopen(reader)
-    with reader.damage_in_words(unless=lambda: checkpoint.came_far):
+    with reader.damage_in_words(unless=lambda: checkpoint.has_saved):
         return run_job(job, checkpoint, budget, progress)
 
 

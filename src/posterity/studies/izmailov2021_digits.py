@@ -46,10 +46,10 @@ from posterity import prior as make_prior
 from posterity.audit import Referee, own_distance
 from posterity.comparison import LABELS
 from posterity.data import load as load_data
+from posterity.encoding import StoreError
 from posterity.inference import Method
 from posterity.metrics import evaluate
 from posterity.posterior import Posterior
-from posterity.store import StoreError
 from posterity.studies import ood
 from posterity.studies.rows import Row
 from posterity.studies.study import Record
