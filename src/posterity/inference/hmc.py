@@ -26,7 +26,9 @@ from posterity import tree
 from posterity.data.dataset import Dataset
 from posterity.inference import step_size as adaptation
 from posterity.inference.sampler import (
+    DIVERGENCE,
     Hamiltonian,
+    HamiltonianInfo,
     check_adaptation,
     check_counts,
     check_positive,
@@ -36,7 +38,6 @@ from posterity.model import Model, weighted_sum
 from posterity.priors import Fixed, Flat, standard_deviation
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
-DIVERGENCE = 1000.0  # a rise of energy that no accurate trajectory makes
 # Gentler than for NUTS: with a trajectory of fixed length, a step size that dips a hundredfold costs a hundredfold.
 BOLDNESS, GAMMA = 2.0, 0.1
 WEYL = 0x9E3779B9  # 2^32 / golden ratio
@@ -47,18 +48,6 @@ class HMCState(NamedTuple):
     gradient: Params  # of the tempered log joint, so that a trajectory need not begin with one
     log_likelihood: Array  # [N] of each row, neither weighted nor tempered
     step_size: adaptation.DualAveraging | None  # None where the user gave one
-
-
-class HMCInfo(NamedTuple):
-    log_joint: Array  # tempered, of the state after the step, as are the two below
-    acceptance: Array  # probability
-    accepted: Array
-    diverged: Array
-    step_size: Array
-    num_gradients: Array
-    log_likelihood: Array  # untempered sum over rows
-    log_prior: Array
-    energy: Array  # H of the state after the step, with the momentum that led to it
 
 
 class Point(NamedTuple):
@@ -138,7 +127,7 @@ def _kernel(method: HMC, model: Model) -> Kernel:
         first = adaptation.first_step_size(energy_drop_of, length)
         return state._replace(step_size=adaptation.begin(first, BOLDNESS))
 
-    def step(key: Key, state: HMCState, batch: Batch, clock: Clock) -> tuple[HMCState, HMCInfo]:
+    def step(key: Key, state: HMCState, batch: Batch, clock: Clock) -> tuple[HMCState, HamiltonianInfo]:
         key_momentum, key_accept = jax.random.split(key)
         momentum = tree.normal_like(key_momentum, state.params)
         state, info, _ = transition(method, model, key_accept, state, momentum, batch, clock)
@@ -149,7 +138,7 @@ def _kernel(method: HMC, model: Model) -> Kernel:
 
 def transition(
     method: HMC, model: Model, key: Key, state: HMCState, momentum: Params, batch: Batch, clock: Clock
-) -> tuple[HMCState, HMCInfo, Params]:
+) -> tuple[HMCState, HamiltonianInfo, Params]:
     """One trajectory from a momentum, accepted or not; also returns the momentum at its end."""
     length, widths = trajectory(method, model, state.params)
     step_size, num_leapfrog = _steps(method, state, length, clock)
@@ -169,7 +158,7 @@ def transition(
     log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
     log_joint = model.temper(log_likelihood, log_prior)
     kinetic = tree.total(jax.tree.map(jnp.square, tree.select(accepted, end.momentum, momentum))) / 2
-    info = HMCInfo(
+    info = HamiltonianInfo(
         log_joint=log_joint,
         acceptance=acceptance,
         accepted=accepted,

@@ -36,14 +36,13 @@ from posterity.data.dataset import Dataset
 from posterity.inference import hmc
 from posterity.inference import step_size as adaptation
 from posterity.inference.point import DeepEnsemble
-from posterity.inference.sampler import Sampler, check_counts, check_positive, check_target_acceptance
+from posterity.inference.sampler import DIVERGENCE, Sampler, check_counts, check_positive, check_target_acceptance
 from posterity.model import Model, weighted_sum
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
 MCLACHLAN = 0.1931833275037836
 FIRST_TARGET, LAST_TARGET = 0.5, 0.1  # variance of the energy error per dimension
 TRUST, MEMORY = 1.5, 99 / 101
-DIVERGENCE = 1000.0
 MAX_JUDGED = 2_000  # weights whose ESS phase III looks at
 MAX_KEPT = 500  # draws that phases II and III keep for it
 MIN_KEPT = 4  # below it draws know neither a spread nor an ESS: a budget may end a phase at its first record

@@ -26,6 +26,7 @@ from posterity.inference import step_size as adaptation
 from posterity.inference.hmc import prior_widths
 from posterity.inference.sampler import (
     Hamiltonian,
+    HamiltonianInfo,
     check_adaptation,
     check_counts,
     check_positive,
@@ -53,18 +54,6 @@ class NUTSState(NamedTuple):
     step_size: adaptation.DualAveraging | None  # None where the user gave one
     inverse_mass: Array  # [P]
     window: Welford
-
-
-class NUTSInfo(NamedTuple):
-    log_joint: Array  # tempered, of the state after the step, as are the likelihood and prior below
-    acceptance: Array  # probability, the mean over the trajectory
-    accepted: Array  # 1 where the state moved
-    diverged: Array
-    step_size: Array
-    num_gradients: Array
-    log_likelihood: Array  # untempered sum over rows
-    log_prior: Array
-    energy: Array  # H of the state after the step, with the momentum that led to it
 
 
 @tree.record
@@ -108,7 +97,7 @@ def _kernel(method: NUTS, model: Model) -> Kernel:
             adapted = adaptation.begin(adaptation.first_step_size(drop, jnp.ones((), float)))
         return NUTSState(params, gradient, rows, adapted, variance, _empty(flat))
 
-    def step(key: Key, state: NUTSState, batch: Batch, clock: Clock) -> tuple[NUTSState, NUTSInfo]:
+    def step(key: Key, state: NUTSState, batch: Batch, clock: Clock) -> tuple[NUTSState, HamiltonianInfo]:
         adapting = clock.phase == 0
         if state.step_size is None:
             step_size = jnp.asarray(method.step_size, float)
@@ -121,7 +110,7 @@ def _kernel(method: NUTS, model: Model) -> Kernel:
         log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
         log_joint = model.temper(log_likelihood, log_prior)
         acceptance, diverged, num_leapfrog, kinetic = facts
-        info = NUTSInfo(
+        info = HamiltonianInfo(
             log_joint=log_joint,
             acceptance=acceptance,
             accepted=moved,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,9 @@ from posterity.families import Samples
 from posterity.inference import step_size as adaptation
 from posterity.inference.method import Method, Result
 from posterity.model import Model
-from posterity.types import Params
+from posterity.types import Array, Params
+
+DIVERGENCE = 1000.0  # a rise of energy that no accurate trajectory makes
 
 
 class NoDrawsError(ValueError):
@@ -26,6 +28,20 @@ class Sampler(Method):
     def finish(self, model: Model, states: Any, kept: Params, fixed: Params) -> Result:
         del states
         return Result(stored_draws(self, kept, fixed), model)
+
+
+class HamiltonianInfo(NamedTuple):
+    """A step of HMC or NUTS."""
+
+    log_joint: Array  # tempered, of the state after the step, as are the likelihood and prior below
+    acceptance: Array  # probability; of NUTS the mean over the trajectory
+    accepted: Array  # 1 where the proposal was taken; of NUTS where the state moved
+    diverged: Array
+    step_size: Array
+    num_gradients: Array
+    log_likelihood: Array  # untempered sum over rows
+    log_prior: Array
+    energy: Array  # H of the state after the step, with the momentum that led to it
 
 
 class Hamiltonian(Sampler):
