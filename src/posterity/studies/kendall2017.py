@@ -184,10 +184,16 @@ def _rows(name: str, method: str, found: dict[int, dict[str, Any]]) -> list[Row]
             less["ignorance"],
             target=pixels.FALLS if asked else "",
             holds=pixels.falls_alone(less["ignorance"], less["noise"]) if asked else None,
-            remark=VANISHED if vanished else "" if asked else "a fixed rate need not concentrate",
+            remark=VANISHED if vanished else _on_falling(asked, less),
         ),
         Row(f"{name}: noise, {how}", less["noise"], remark="1 would be: no change"),
     ]
+
+
+def _on_falling(asked: bool, less: dict[str, float]) -> str:
+    if not asked:
+        return "a fixed rate need not concentrate"
+    return "too sure with few rows, so that more of them raise it" if less["ignorance"] > 1 else ""
 
 
 TASKS: dict[str, tuple[Callable[..., dict[str, Any]], type]] = {

@@ -49,6 +49,7 @@ TASKS = ("segmentation", "depth")
 METHODS = ("mc_dropout", "deep_ensemble")
 CHOSEN = "width, rate of dropout and the places as inputs chosen after test images had been scored without them"
 MISPLACED = "the spread of its outputs is no larger on what was not seen"
+UNTRAINED = "as many steps for either number of images: members differ by how far their training came"
 FALLS = "falls, by a larger factor than noise changes"
 CONSTANTS = {
     "dropout": 0.1,  # with 0.2, 12 channels and no places a third of the digits was named right after as many steps
@@ -252,13 +253,14 @@ def _with_more_images(name: str, method: str, found: dict[int, dict[str, Any]]) 
         return []
     noise, ignorance = (most[place] / few[place] for place in ("noise where added", "ignorance where seen"))
     asked = method != "mc_dropout"
+    falls = falls_alone(ignorance, noise)
     return [
         Row(
             f"{name}: ignorance, {how}",
             ignorance,
             target=FALLS if asked else "",
-            holds=falls_alone(ignorance, noise) if asked else None,
-            remark="" if asked else "a fixed rate need not concentrate",
+            holds=falls if asked else None,
+            remark="a fixed rate need not concentrate" if not asked else "" if falls else UNTRAINED,
         ),
         Row(f"{name}: noise, {how}", noise, remark="1 would be: no change"),
     ]
