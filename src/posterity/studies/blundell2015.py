@@ -112,7 +112,7 @@ def settings(size: Size) -> dict[str, Any]:
         "noise": 5.0,
         "prior": 1.0,
         "initial_scale": 0.02,
-        "learning_rate": 3e-3,
+        "learning_rates": [1e-3, 3e-3] if size == "full" else [1e-3],
         "epsilon": 0.05,
         "seed": 0,
     }
