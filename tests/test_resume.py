@@ -174,6 +174,12 @@ def test_a_run_cut_in_its_second_stage_goes_on_from_the_first(start, tmp_path):
         with pytest.raises(StoreError, match="start, the stage this run started from, is missing"):
             read(run)
     shutil.move(tmp_path / "start", run / "start")
+    manifest = (run / "start" / "manifest.json").read_bytes()
+    shutil.copy(run / "manifest.json", run / "start" / "manifest.json")
+    for read in (load, resume):
+        with pytest.raises(StoreError, match="has no result although the run went on from one"):
+            read(run)
+    (run / "start" / "manifest.json").write_bytes(manifest)
     assert same(resume(run).family, whole.family)
 
 

@@ -208,7 +208,7 @@ class _Job:
     def __init__(self, posterior):
         self.model, self.method, self.metadata = posterior.model, posterior.method, {}
         self.rows, self.validation, self.calibration = Dataset(X, Y, np.ones(len(Y))), None, None
-        self.seed, self.num_chains, self.mesh = 0, 2, None
+        self.seed, self.num_chains, self.mesh, self.given = 0, 2, None, ""
 
 
 def test_stretches_of_a_run_are_joined_and_settled(pair):

@@ -95,7 +95,13 @@ class Checkpoint:
         """The store of the method this run starts from, in a folder of its own."""
         folder = self.writer.folder / "start"
         if (folder / MANIFEST).exists():
-            self._stage = Checkpoint.reopen(Reader(folder))
+            reader = Reader(folder)
+            if self.has_state and "posterior" not in reader.body:
+                raise StoreError(
+                    f"{folder}, the stage this run started from, has no result although the run went on from one: "
+                    "restore it from a copy."
+                )
+            self._stage = Checkpoint.reopen(reader)
         elif self.has_state:
             raise StoreError(f"{folder}, the stage this run started from, is missing: restore it from a copy.")
         else:
