@@ -295,8 +295,15 @@ def test_the_reviews_tell_of_an_earlier_run_where_there_was_one(tmp_path, size):
     record = Record("izmailov2021-imdb", size, tmp_path, settings)
     part = {**dict.fromkeys(izmailov2021_imdb.METRICS, (0.5, 0.1)), "seconds": 1.0}
     record.parts = dict.fromkeys(("hmc", *settings["epochs"]), part)
+    better = part | {"log-likelihood": (0.6, 0.1)}
+    for name in ("early_map", "mc_dropout"):
+        record.parts |= {f"{name}, {count} epochs": part for count in settings["tried_epochs"]}
+        record.parts[f"{name}, 3 epochs"] = better  # neither the first nor the last in a full run
     remarks = {row.subject: row.remark for row in izmailov2021_imdb.run(record)}
     assert ("test scores were seen" in remarks["SGHMC"]) == (size == "full")
+    assert remarks["MAP, stopped early"].startswith("3 epochs, as many as held-out")
+    assert remarks["Deep ensemble"].startswith("3 epochs as MAP stopped early")
+    assert remarks["MAP (SGD there)"].startswith(f"{settings['epochs']['map']} epochs of Adam")
     assert f"1/40 and {settings['rows']:,} reviews, weight decay 3 and 20,000 there" in remarks["Deep ensemble"]
 
 
