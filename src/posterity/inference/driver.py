@@ -25,7 +25,17 @@ from posterity.inference.checkpoint import Checkpoint
 from posterity.inference.interrupt import polite_interrupt
 from posterity.inference.job import Job, Place, Run
 from posterity.inference.method import Method, Result
-from posterity.inference.program import Chains, Extra, Layout, Shared, begin, layout_of, pad_chains, place_rows
+from posterity.inference.program import (
+    Chains,
+    Extra,
+    Layout,
+    Shared,
+    begin,
+    chains_at_start,
+    layout_of,
+    pad_chains,
+    place_rows,
+)
 from posterity.inference.progress import ProgressBar
 from posterity.inference.restarts import leave_out_stuck, restart_stuck, warn_unmoved
 from posterity.inference.run import adapt_phase, run_phase
@@ -79,10 +89,10 @@ def fit(
     num_chains = method.num_chains if chains is None else chains
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
     _check_places(job)
+    _check_stages(job)
     if store is None:
         return run_job(job, None, budget, progress)
     job = job._replace(given=fingerprint(tuple(given)))
-    _check_stages(job)  # a store that was begun can only be resumed, so what cannot run must not begin one
     job = job._replace(method=with_origin(model, method, rows, num_chains))
     return run_job(job, Checkpoint.create(Path(store), job), budget, progress)
 
@@ -161,9 +171,12 @@ def _check_places(job: Job) -> None:
 
 
 def _check_stages(job: Job) -> None:
-    """What `_starts` would refuse, of the method and of those it starts from."""
+    """What `_starts` would refuse, of the method and of those it starts from, before the first of them is trained.
+
+    A store that was begun can only be resumed, so what cannot run must not begin one either.
+    """
     stages = _stages(job.method)
-    started = checked_start(job.model, stages[-1], job.rows, jax.random.key(job.seed), 1)
+    started = checked_start(job.model, stages[-1], job.rows, jax.random.key(job.seed), job.num_chains)
     free, fixed = tree.take_rows(started, 0)
     for method in stages:
         method.plan(job.rows.num_rows)
@@ -213,6 +226,7 @@ def _run_phases(
     in_turn = convolving and jax.default_backend() == "cpu"
     start = _starts(job, mesh)
     total_steps = sum(phase.num_steps for phase in phases)
+    keeps = any(phase.keep for phase in phases)
     run = Run(job.num_chains, ProgressBar(type(method).__name__, total_steps, progress), checkpoint)
     run.num_devices = (mesh.shape["chain"], mesh.shape["data"])
     chains, first_phase, first_record = None, 0, 0
@@ -220,7 +234,7 @@ def _run_phases(
     rows: dict[bool, Batch] = {}  # split over devices or whole on each, as phases need them
     with run.bar, polite_interrupt(run.interrupt, method.anytime):
         for number, phase in enumerate(phases):
-            layout = layout_of(mesh, phase, num_rows, start[1], in_turn)
+            layout = layout_of(mesh, phase, num_rows, start[1], in_turn, keeps)
             picks = layout.batches > 1
             if picks not in rows:
                 rows[picks] = place_rows(layout, job.rows)
@@ -251,7 +265,7 @@ def _first_chains(
     if run.checkpoint is None or not run.checkpoint.has_state:
         _say_same_start(run, phases, start[1])
         return begin(layout, shared, *start), 0, 0
-    template = jax.eval_shape(partial(begin, layout), shared, *start)
+    template = jax.eval_shape(partial(chains_at_start, layout), shared, *start)
     chains, number, record = run.checkpoint.restore(run, template, layout.mesh)
     if go_on and run.unfinished:
         run.notes[-1] += ", and resumed"  # it says how the last session ended

@@ -19,7 +19,7 @@ from jax.sharding import PartitionSpec as P
 from posterity import tree
 from posterity.data.batches import batch_width, clock, num_batches, pick_rows, take_rows
 from posterity.data.dataset import Dataset
-from posterity.devices import compiler_options, place
+from posterity.devices import compiler_options, jit_once, place
 from posterity.inference.early_stopping import stop_early
 from posterity.inference.method import Method
 from posterity.model import Model
@@ -80,16 +80,19 @@ class Span(NamedTuple):
     phase: Any
 
 
-def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params, in_turn: bool) -> Layout:
-    """The program a phase needs: its batches, and as many records as kept draws leave room for."""
-    capacity = SEGMENT_RECORDS
-    if phase.keep:
-        bytes_per_record = max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(free)))
-        capacity = int(np.clip(SEGMENT_BYTES // bytes_per_record, 1, SEGMENT_RECORDS))
+def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params, in_turn: bool, keeps: bool) -> Layout:
+    """The program a phase needs: its batches, and as many records as kept draws leave room for.
+
+    `keeps`: some phase of the run keeps draws. Where they take little room the others run the same program, and what
+    it kept is left on the device: a second one takes seconds to compile, longer than many a burn-in.
+    """
+    room = SEGMENT_BYTES // max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(free)))
+    keep = phase.keep or (keeps and room >= SEGMENT_RECORDS)
+    capacity = int(np.clip(room, 1, SEGMENT_RECORDS)) if keep else SEGMENT_RECORDS
     batches = num_batches(num_rows, phase.batch_size)
     splits = mesh.shape["data"]
     width = -(-batch_width(num_rows, phase.batch_size) // splits) * splits
-    return Layout(mesh, num_rows, batches, width, phase.shuffle, phase.keep, capacity, in_turn)
+    return Layout(mesh, num_rows, batches, width, phase.shuffle, keep, capacity, in_turn)
 
 
 def place_rows(layout: Layout, rows: Dataset) -> Batch:
@@ -145,8 +148,7 @@ def _take(layout: Layout, key: Key, data: Batch, step: Array, shuffle: bool) -> 
     return jax.lax.with_sharding_constraint(take_rows(data, *picked), P("data"))
 
 
-@partial(jax.jit, static_argnames="layout")
-def begin(layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Params) -> Chains:
+def chains_at_start(layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Params) -> Chains:
     """The first state of each chain."""
 
     def one(shared: Shared, chain: Any) -> Chains:
@@ -159,6 +161,9 @@ def begin(layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Para
         return Chains(key_run, state, fixed, jnp.full((), -1, int))
 
     return _over_chains(layout, one, shared, (keys, params, fixed))
+
+
+begin = jit_once(chains_at_start, static_argnames="layout")
 
 
 def advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tuple[Chains, Any, Any]:
@@ -219,7 +224,7 @@ def _advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tupl
     return _over_chains(layout, one, shared, chains)
 
 
-@partial(jax.jit, static_argnames="layout", donate_argnames="chains")
+@partial(jit_once, static_argnames="layout", donate_argnames="chains")
 def adapt(layout: Layout, shared: Shared, chains: Chains, draws: Params, phase: Array, num_steps: Array) -> Chains:
     """Where a phase ends: let each chain look at what the phase kept and change its settings."""
 

@@ -37,7 +37,7 @@ def run_phase(run: Run, layout: Layout, shared: Shared, place: Place, chains: Ch
         chains, infos, draws = advance(layout, shared, chains, span)
         infos = fetch(infos)  # waits for the device
         seconds = time.perf_counter() - began
-        _gather(run, infos, draws, last - record)
+        _gather(run, infos, draws if phase.keep else None, last - record)
         run.num_gradients += _gradients(infos, phase, record, last, num_chains)
         done = min(last * phase.thin, phase.num_steps)
         run.num_steps, run.num_taken = place.offset + done, run.num_taken + done - record * phase.thin

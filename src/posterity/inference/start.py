@@ -12,6 +12,7 @@ import numpy as np
 
 from posterity import tree
 from posterity.data.dataset import Dataset
+from posterity.devices import jit_once
 from posterity.inference.method import Method
 from posterity.model import Model
 from posterity.posterior import Posterior
@@ -111,7 +112,7 @@ def chain_keys(key: Key, num_chains: int) -> Key:
     return jax.vmap(jax.random.fold_in, (None, 0))(key, jnp.arange(num_chains))
 
 
-@jax.jit
+@jit_once
 def _init_chains(model: Model, keys: Key, x: Any) -> Params:
     return jax.vmap(lambda key: model.init(key, x))(keys)
 
@@ -186,9 +187,14 @@ def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any
         raise TypeError(f"method is {method!r}; expected a method object, {hint}.")
     if chains is not None and (not isinstance(chains, int) or chains < 1):
         raise ValueError(f"chains={chains!r} must be a whole number, at least 1.")
-    members = getattr(method, "num_members", None)
-    if chains is not None and members is not None and chains != members:
-        raise ValueError(f"chains={chains} of an ensemble of num_members={members}: a member is a chain, so give one.")
+    stage = method
+    while chains is not None and isinstance(stage, Method):
+        members = getattr(stage, "num_members", chains)
+        if chains != members:
+            raise ValueError(
+                f"chains={chains} of an ensemble of num_members={members}: a member is a chain, so give one."
+            )
+        stage = stage.start
     if budget is not None and not budget > 0:
         raise ValueError(f"budget={budget} must be above 0 seconds.")
     if not isinstance(seed, int | np.integer) or seed < 0:
