@@ -76,7 +76,7 @@ def test_a_pattern_without_a_weight_is_named(line):
 
 
 def test_a_pattern_of_the_users_comes_before_the_likelihoods_own_prior():
-    for pattern in ("likelihood/*", "*log_scale", "likelihood/log_scale"):
+    for pattern in ("likelihood/*", "*log_scale", "*/log_scale", "likelihood/log_scale"):
         model = Model(linear(), GaussianLearnedNoise(0.5), {pattern: Fixed(), "*": dist.Normal(0.0, 1.0)})
         assert model.full_prior.is_fixed("likelihood/log_scale")
     assert not Model(linear(), GaussianLearnedNoise(0.5), Fixed()).full_prior.is_fixed("likelihood/log_scale")

@@ -19,6 +19,11 @@ def check_whole(owner: str, least: int = 1, **values: Any) -> None:
 def check_positive(owner: str, **values: Any) -> None:
     """Refuse what is not a finite number above 0."""
     for name, value in values.items():
+        if np.ndim(value) > 0:
+            raise ValueError(
+                f"{owner}({name}=...) is an array of shape {np.shape(value)}; expected one number above 0, common to "
+                "all targets: divide the targets by their scales first."
+            )
         if not (value > 0 and np.isfinite(value)):
             raise ValueError(f"{owner}({name}={value}) must be a number above 0.")
 

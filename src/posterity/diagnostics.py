@@ -228,14 +228,15 @@ def _kept_trace(posterior: Posterior, num_draws: int) -> tuple[dict[str, np.ndar
         return {}, 1
     phases: tuple[Phase, ...] = posterior.method.plan(posterior.receipt.num_data)
     records = [-(-phase.num_steps // phase.thin) for phase in phases]
-    kept = np.repeat([phase.keep and not phase.adapt for phase in phases], records).astype(bool)
+    draws = [phase.keep and not phase.adapt for phase in phases]
+    kept = np.repeat(draws, records).astype(bool)
     if kept.size == length and kept.sum() == num_draws:
         index = np.flatnonzero(kept)
-    elif length >= num_draws and sum(phase.keep for phase in phases) == 1 and phases[-1].keep:
+    elif length >= num_draws and sum(draws) == 1 and draws[-1]:
         index = np.arange(length - num_draws, length)  # a run that a budget cut short
     else:
         return {}, 1
-    thin = max((phase.thin for phase in phases if phase.keep), default=1)
+    thin = max((phase.thin for phase, draw in zip(phases, draws, strict=True) if draw), default=1)
     return {name: np.asarray(values)[:, index] for name, values in trace.items()}, thin
 
 

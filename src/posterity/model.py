@@ -41,8 +41,10 @@ class Model:
     fixed: Params = tree.traced(default=None)  # values of the weights held fixed; the driver sets them
 
     def __post_init__(self) -> None:
-        if not self.temperature > 0:
-            raise ValueError(f"temperature={self.temperature} must be above 0; 1 is the posterior of Bayes' rule.")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(
+                f"temperature={self.temperature} must be above 0 and finite; 1 is the posterior of Bayes' rule."
+            )
         if self.tempering not in ("posterior", "likelihood"):
             raise ValueError(f"tempering={self.tempering!r} is not known; choose 'posterior' or 'likelihood'.")
         if not isinstance(self.likelihood, Likelihood):
@@ -60,7 +62,7 @@ class Model:
     def full_prior(self) -> Prior:
         """The user's prior after the likelihood's own and after what no prior speaks of."""
         own: dict[str, Any] = {f"likelihood/{name}": d for name, d in self.likelihood.priors().items()}
-        own = {name: d for name, d in own.items() if not self.prior.mentions(name)}
+        own = {name: d for name, d in own.items() if not self.prior.names_own(name)}
         own[f"*{DROPOUT_LOGIT}"] = Fixed()  # a dropout rate is a setting of MC dropout, not a weight
         return dataclasses.replace(
             self.prior,

@@ -68,9 +68,14 @@ class Prior:
             "Add '*' as the last pattern to cover all other weights."
         )
 
-    def mentions(self, name: str) -> bool:
-        """Whether a pattern more particular than '*' speaks of this weight."""
-        return any(pattern != "*" and tree.matches(name, pattern) for pattern in self.patterns)
+    def names_own(self, name: str) -> bool:
+        """Whether a pattern means this parameter of the likelihood: "likelihood/*" or "*log_scale" mean the noise.
+
+        "*scale", which also matches it, is about layers.
+        """
+        own = name.rpartition("/")[2]
+        meant = [p for p in self.patterns if p.startswith("likelihood") or p.lstrip("*/") == own]
+        return any(tree.matches(name, pattern) for pattern in meant)
 
     def unused(self, names: Iterable[str]) -> list[str]:
         """Patterns that match none of these weights; '*' may well be left with none."""

@@ -12,6 +12,7 @@ from posterity import tree
 from posterity.likelihoods import class_probs
 from posterity.types import Array, Batch
 
+LARGEST_COUNT = int(np.iinfo(np.int32).max)
 STREAMS = {"holdout": 7, "validation": 10}  # of random numbers: what is set aside for one is not what is for the other
 
 
@@ -59,7 +60,10 @@ def check_like(x: Any, training: Any, name: str = "x") -> None:
 
 
 def dataset(data: Any, likelihood: Any = None) -> Dataset:
-    """Check (x, y) or (x, y, weight); where a likelihood is given, check that it can have produced the targets."""
+    """Check (x, y) or (x, y, weight), and drop rows of weight 0.
+
+    Where a likelihood is given, check that it can have produced the targets.
+    """
     if isinstance(data, Dataset):
         return data
     if not isinstance(data, tuple | list) or len(data) not in (2, 3):
@@ -73,6 +77,9 @@ def dataset(data: Any, likelihood: Any = None) -> Dataset:
     weight = np.ones(rows) if len(data) == 2 else _numeric(data[2], "weight").astype(float)
     if weight.shape != (rows,) or (weight < 0).any() or weight.sum() == 0:
         raise ValueError(f"weight must hold one number >= 0 for each of the {rows} rows, not all zero.")
+    # A row of weight 0 is no row: a value that only fills its place would become 0 times infinity in a sum.
+    counts = weight > 0
+    x, y, weight = (x, y, weight) if counts.all() else tree.take_rows((x, y, weight), counts)
     if likelihood is not None:
         y = _check_targets(y, likelihood)
     return Dataset(x, y, weight)
@@ -148,6 +155,8 @@ def _check_targets(y: np.ndarray, likelihood: Any) -> np.ndarray:
     if not np.equal(y, np.round(y)).all() or (y < 0).any():
         what = "class labels 0, 1, 2, ..." if likelihood.kind == "classes" else "counts 0, 1, 2, ..."
         raise ValueError(f"{type(likelihood).__name__} takes {what}; y has values such as {y.ravel()[0]}.")
+    if (y > LARGEST_COUNT).any():
+        raise ValueError(f"y has the count {y.max():.6g}; the largest that can be held is {LARGEST_COUNT}: rescale y.")
     if likelihood.kind == "classes":
         found = np.unique(y)
         if len(found) < 2:

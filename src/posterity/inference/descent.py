@@ -90,7 +90,7 @@ def descend(
 
     `prepare` makes the variables and the constant from the starting weights.
     """
-    transformation = method.transformation()
+    transformation = optax.with_extra_args_support(method.transformation())
 
     def init(key: Key, params: Params, batch: Batch, clock: Clock) -> DescentState:
         del batch, clock
@@ -98,8 +98,13 @@ def descend(
         return DescentState(variables, transformation.init(variables), constant)
 
     def step(key: Key, state: DescentState, batch: Batch, clock: Clock) -> tuple[DescentState, Any]:
-        gradient, info = jax.grad(loss, argnums=1, has_aux=True)(key, state.params, state.constant, batch, clock)
-        updates, optimizer = transformation.update(gradient, state.optimizer, state.params)
+        def objective(variables: Any) -> tuple[Array, Any]:
+            return loss(key, variables, state.constant, batch, clock)
+
+        (value, info), gradient = jax.value_and_grad(objective, has_aux=True)(state.params)
+        # What a line search asks for; other transformations have no use for it.
+        more = {"value": value, "grad": gradient, "value_fn": lambda variables: objective(variables)[0]}
+        updates, optimizer = transformation.update(gradient, state.optimizer, state.params, **more)
         return DescentState(optax.apply_updates(state.params, updates), optimizer, state.constant), info
 
     return Kernel(init, step, validate)

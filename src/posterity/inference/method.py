@@ -45,7 +45,10 @@ class Method:
 
     @property
     def num_chains(self) -> int:
-        """Chains where `fit` is not told: as many as the start has, so that no member of an ensemble is lost."""
+        """Chains where `fit` is not told: a member of an ensemble each, or at least as many as the start has."""
+        members = getattr(self.start, "num_members", None)
+        if members is not None:
+            return members
         started = self.start if isinstance(self.start, Method) else getattr(self.start, "family", None)
         return max(self.default_chains, 1 if started is None else started.num_chains)
 
@@ -79,7 +82,7 @@ def explicit_batch_size(batch_size: int | str | None, num_rows: int, default: in
         return None
     if batch_size is None:
         return min(default, num_rows) if num_rows > default else None
-    if not isinstance(batch_size, int) or batch_size < 1:
+    if not isinstance(batch_size, int | np.integer) or batch_size < 1:
         raise ValueError(f"batch_size={batch_size!r} must be a whole number of rows, at least 1, or 'full'.")
     if batch_size > num_rows:
         raise ValueError(f"batch_size={batch_size} is more than the {num_rows} rows there are; try batch_size='full'.")

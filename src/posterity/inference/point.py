@@ -13,8 +13,11 @@ import dataclasses
 from typing import Any
 
 import jax
+import numpy as np
 
 from posterity import tree
+from posterity.checks import check_whole
+from posterity.data.dataset import Dataset
 from posterity.families import Samples
 from posterity.inference.descent import Descent, DescentState, descend, loss_parts, mean_negative_log_likelihood
 from posterity.inference.method import Result
@@ -60,6 +63,20 @@ class DeepEnsemble(PointEstimate):
     num_members: int = 5
     _: dataclasses.KW_ONLY
     anchored: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("DeepEnsemble", num_members=self.num_members)
+
+    def check(self, model: Model, params: Params, data: Dataset) -> None:
+        del data
+        if not self.anchored:
+            return
+        means, _ = model.full_prior.moments(params, model.network.fan_in_axis)
+        if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(means)):
+            raise ValueError(
+                "DeepEnsemble(anchored=True) needs a prior that has a mean, such as a normal one."
+            )
 
     @property
     def num_chains(self) -> int:  # type: ignore[override]

@@ -129,4 +129,5 @@ def quantile_calibration(quantiles: ArrayLike, y: ArrayLike) -> Estimate:
     generator, size = np.random.default_rng(0), len(y)
     weights = generator.multinomial(size, np.full(size, 1 / size), NUM_RESAMPLES) / size
     resampled = np.abs(weights @ below - LEVELS).mean(1)
-    return Estimate(float(np.abs(below.mean(0) - LEVELS).mean()), float(resampled.std(ddof=1)))
+    error = float(resampled.std(ddof=1)) if size > 1 else np.nan
+    return Estimate(float(np.abs(below.mean(0) - LEVELS).mean()), error)

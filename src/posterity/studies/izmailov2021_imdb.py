@@ -102,9 +102,9 @@ def settings(size: Size) -> dict[str, Any]:
             "mc_dropout": None,
             "deep_ensemble": None,
             "bayes_by_backprop": 10,
-            "sgld": 100,
-            "sghmc": 40,
-            "cyclical": 40,
+            "sgld": 50,
+            "sghmc": 30,
+            "cyclical": 30,
         },
         "members": 10,
         "draws": 40,
@@ -166,10 +166,9 @@ def run(record: Record) -> Iterator[Row]:
 
 
 def _all_rows(record: Record) -> Iterator[Row]:
-    chosen = record.settings
     if record.size != "tiny":
         yield from _reference_rows(record)
-    chosen = chosen | {"epochs": _epochs(record)}
+    chosen: dict[str, Any] = record.settings | {"epochs": _epochs(record)}
     store = record.folder / f"{record.stem}-{START}.store"
     found = {START: record.once(START, lambda: _start(store, chosen))}
     others = [name for name in chosen["epochs"] if name != START]

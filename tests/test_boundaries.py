@@ -1,0 +1,143 @@
+"""What is refused before anything runs, and rows, settings and starts at the edge of what is taken."""
+
+import numpy as np
+import numpyro.distributions as dist
+import optax
+import pytest
+
+from posterity import HMC, MAP, MILE, SWAG, DeepEnsemble, Flat, Laplace, Model, Normal, fit, prior
+from posterity.diagnostics import _kept_trace
+from posterity.inference import program, run
+from posterity.likelihoods import Categorical, Gaussian, GaussianLearnedNoise, Poisson
+from posterity.metrics import quantile_calibration
+from posterity.metrics.numbers import LEVELS
+from posterity.networks import linear, mlp
+
+
+@pytest.fixture
+def never_runs(monkeypatch):
+    def refuse(*arguments):
+        raise AssertionError("the first stage was trained")
+
+    monkeypatch.setattr("posterity.inference.driver.run_phase", refuse)
+
+
+@pytest.mark.parametrize(
+    ("method", "likelihood", "believed"),
+    [
+        (HMC(start=MAP()), Gaussian(0.3), Flat()),
+        (SWAG(num_steps=1), Gaussian(0.3), Normal(0.0, 1.0)),
+        (Laplace(tune="noise"), Categorical(2), Normal(0.0, 1.0)),
+        (Laplace(batch_size=1000), Gaussian(0.3), Normal(0.0, 1.0)),
+    ],
+)
+def test_what_a_later_stage_cannot_do_is_refused_before_the_first_is_trained(
+    line, never_runs, method, likelihood, believed
+):
+    x, y = line
+    targets = (y > 0).astype(int) if isinstance(likelihood, Categorical) else y
+    with pytest.raises(ValueError, match=r"HMC|SWAG|tune='noise'|batch_size"):
+        fit(Model(linear(), likelihood, believed), method, (x, targets))
+
+
+@pytest.mark.parametrize("bad", [0, 2.5])
+def test_an_ensemble_has_a_whole_number_of_members(bad):
+    with pytest.raises(ValueError, match="num_members"):
+        DeepEnsemble(bad)
+
+
+def test_members_and_chains_agree_at_every_stage(line):
+    assert MILE(start=DeepEnsemble(2)).num_chains == HMC(start=DeepEnsemble(2)).num_chains == 2
+    assert HMC(start=MAP()).num_chains == HMC().num_chains == 4
+    with pytest.raises(ValueError, match="chains=3 of an ensemble of num_members=8"):
+        fit(Model(linear(), Gaussian(0.3)), MILE(start=DeepEnsemble(8)), line, chains=3)
+
+
+def test_an_anchored_ensemble_needs_a_prior_with_a_mean(line):
+    with pytest.raises(ValueError, match="a prior that has a mean"):
+        fit(Model(linear(), Gaussian(0.3), dist.Cauchy(0.0, 1.0)), DeepEnsemble(2, anchored=True), line)
+
+
+def test_a_row_of_weight_zero_is_no_row(line):
+    """Not even where its target would overflow."""
+    x, y = line
+    model, weight = Model(linear(), Gaussian(0.3), Normal(0.0, 0.5)), np.ones(len(y))
+    weight[:3] = 0.0
+    filled = np.where(weight > 0, y, 1e20)
+    with_fill = fit(model, MAP(num_steps=50), (x, filled, weight), progress=False)
+    without = fit(model, MAP(num_steps=50), (x[3:], y[3:]), progress=False)
+    assert with_fill.receipt.num_data == len(y) - 3
+    np.testing.assert_array_equal(with_fill.predict(x).mean, without.predict(x).mean)
+
+
+def test_a_count_too_large_to_hold_is_named(line):
+    x, y = line
+    with pytest.raises(ValueError, match=r"the count 3e\+09"):
+        fit(Model(linear(), Poisson()), MAP(), (x, np.full(len(y), 3e9)))
+
+
+def test_a_noise_for_each_target_is_refused_in_words():
+    with pytest.raises(ValueError, match=r"Gaussian\(scale=\.\.\.\) is an array of shape \(2,\)"):
+        Gaussian(np.array([0.1, 0.2]), 2)
+
+
+def test_a_temperature_is_finite():
+    with pytest.raises(ValueError, match="temperature=inf"):
+        Model(linear(), Gaussian(0.3), temperature=float("inf"))
+
+
+def test_a_pattern_about_layers_leaves_the_noise_its_own_prior():
+    table = {"*scale": Normal(1.0, 0.01), "*": Normal(0.0, 1.0)}
+    model = Model(linear(), GaussianLearnedNoise(0.5), prior(table))
+    own = model.likelihood.priors()["log_scale"]
+    assert model.full_prior.find("likelihood/log_scale").scale == own.scale != table["*scale"].scale
+    assert model.full_prior.find("network/norm/scale") is table["*scale"]
+
+
+def test_optimizers_with_a_line_search(line):
+    """To the ridge solution, which L-BFGS reaches in a few steps."""
+    x, y = line
+    model = Model(linear(), Gaussian(0.3), Normal(0.0, 0.5))
+    posterior = fit(model, MAP(optimizer=optax.lbfgs, learning_rate=1.0, num_steps=20), line, progress=False)
+    design = np.column_stack([x, np.ones(len(y))])
+    exact = np.linalg.solve(design.T @ design / 0.3**2 + np.eye(3) / 0.5**2, design.T @ y / 0.3**2)
+    np.testing.assert_allclose(posterior.predict(x).mean, design @ exact, atol=1e-4)
+
+
+def test_burn_in_and_draws_are_one_program_where_draws_take_little_room(line, monkeypatch):
+    """A second program would take seconds to compile; the draws are the same either way."""
+    traced, buffers = [], program._buffers
+    monkeypatch.setattr(program, "_buffers", lambda *arguments: (traced.append(1), buffers(*arguments))[1])
+    model = Model(mlp((7,)), Gaussian(0.3), Normal(0.0, 1.0))  # as wide as no other in these tests
+    method = HMC(20, num_burn_in=20, step_size=0.005)
+    together = fit(model, method, line, progress=False)
+    assert len(traced) == 1
+    monkeypatch.setattr(program, "SEGMENT_BYTES", 4 * 4 * 29 * 100)  # room for a hundred records of four chains
+    apart = fit(model, method, line, progress=False)
+    assert len(traced) == 3
+    np.testing.assert_array_equal(together.predict(line[0]).outputs, apart.predict(line[0]).outputs)
+
+
+def test_the_thinning_of_draws_is_not_that_of_tuning(line):
+    """MILE's second and third phases keep every second step, its draws each step."""
+    method = MILE(8, adjusted=True, num_burn_in=10_000, start=DeepEnsemble(2, num_steps=50))
+    assert [phase.thin for phase in method.plan(40)] == [1, 2, 2, 1, 1]
+    posterior = fit(Model(linear(), Gaussian(0.3)), method, line, progress=False)
+    trace, thin = _kept_trace(posterior, 8)
+    assert thin == 1
+    assert trace["log_joint"].shape == (2, 8)
+
+
+def test_one_row_knows_no_error_of_its_calibration():
+    estimate = quantile_calibration(LEVELS[None], np.zeros(1))
+    assert np.isfinite(estimate.value)
+    assert np.isnan(estimate.standard_error)
+
+
+def test_a_draw_that_is_not_kept_is_not_fetched(line, monkeypatch):
+    kept = []
+    gather = run._gather
+    monkeypatch.setattr(run, "_gather", lambda *a: (kept.append(a[2] is not None), gather(*a)))
+    fit(Model(linear(), Gaussian(0.3)), HMC(5, num_burn_in=5, step_size=0.05), line, progress=False)
+    assert kept.index(True) > 0
+    assert not any(kept[: kept.index(True)])
