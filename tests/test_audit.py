@@ -60,7 +60,7 @@ def test_a_posterior_is_at_no_distance_from_itself(reference, classes, line):
         found = audit(posterior, posterior, line[0][:ROWS])
         np.testing.assert_array_equal(found.rows[name], np.zeros(ROWS))
         np.testing.assert_allclose(found.ignorance, 1.0)
-        assert "no farther away than they are from each other" in str(found)
+        assert "as near as they are to each other" in str(found)
         assert "about right" in str(found)
 
 

@@ -5,10 +5,27 @@ import numpyro.distributions as dist
 import optax
 import pytest
 
-from posterity import HMC, MAP, MILE, SWAG, DeepEnsemble, Flat, Laplace, Model, Normal, fit, prior
+from posterity import (
+    HMC,
+    MAP,
+    MILE,
+    SWAG,
+    BayesianRegressor,
+    DeepEnsemble,
+    Exact,
+    Flat,
+    Laplace,
+    Model,
+    Normal,
+    audit,
+    fit,
+    from_nnx,
+    plots,
+    prior,
+)
 from posterity.diagnostics import _kept_trace
 from posterity.inference import program, run
-from posterity.likelihoods import Categorical, Gaussian, GaussianLearnedNoise, Poisson
+from posterity.likelihoods import Bernoulli, Categorical, Gaussian, GaussianLearnedNoise, Poisson
 from posterity.metrics import quantile_calibration
 from posterity.metrics.numbers import LEVELS
 from posterity.networks import linear, mlp
@@ -141,3 +158,75 @@ def test_a_draw_that_is_not_kept_is_not_fetched(line, monkeypatch):
     fit(Model(linear(), Gaussian(0.3)), HMC(5, num_burn_in=5, step_size=0.05), line, progress=False)
     assert kept.index(True) > 0
     assert not any(kept[: kept.index(True)])
+
+
+# ------------------------------------------------------------------------------------------------ natural first calls
+
+
+def test_one_width_is_one_hidden_layer():
+    assert mlp(50) == mlp((50,))
+    with pytest.raises(TypeError, match="hidden='50' is text"):
+        mlp("50")
+
+
+def test_the_flax_idiom_is_answered_with_ours():
+    nnx = pytest.importorskip("flax.nnx")
+    with pytest.raises(TypeError, match=r"from_nnx\(lambda key: Net\(nnx\.Rngs\(key\)\)\)"):
+        from_nnx(lambda rngs: nnx.Linear(2, 1, rngs=rngs))
+
+
+def test_a_network_for_other_rows_says_so(line):
+    nnx = pytest.importorskip("flax.nnx")
+    network = from_nnx(lambda key: nnx.Linear(7, 1, rngs=nnx.Rngs(key)))
+    with pytest.raises(ValueError, match=r"cannot be applied to rows such as these two, of shape \(2, 2\)"):
+        fit(Model(network, Gaussian(0.3)), MAP(), line)
+
+
+def test_settings_of_another_kind_are_named(line):
+    model = Model(linear(), Gaussian(0.3))
+    with pytest.raises(ValueError, match="learning_rate='1e-3'"):
+        MAP(learning_rate="1e-3")
+    with pytest.raises(ValueError, match="budget='1m' must be a number of seconds"):
+        fit(model, MAP(), line, budget="1m")
+    with pytest.raises(TypeError, match=r"method is 'tuple'; .* fit\(model, method, \(x, y\)\)"):
+        fit(model, line, MAP())
+
+
+def test_targets_that_do_not_fit_are_named_with_a_remedy(line):
+    x, y = line
+    with pytest.raises(ValueError, match="such as -1"):
+        fit(Model(linear(), Bernoulli()), MAP(), (x, np.where(np.arange(len(y)) % 2, 1, -1)))
+    with pytest.raises(ValueError, match="num_outputs=2"):
+        fit(Model(linear(), Gaussian(0.3)), MAP(), (x, np.stack([y, y], 1)))
+    with pytest.raises(ValueError, match=r"y\.argmax\(-1\)"):
+        fit(Model(linear(), Categorical(2)), MAP(), (x, np.eye(2, dtype=int)[(y > 0).astype(int)]))
+    with pytest.raises(ValueError, match="use BayesianClassifier"):
+        BayesianRegressor().fit(x, np.where(y > 0, "high", "low"))
+
+
+def test_a_prediction_prints_what_it_can_be_asked(line):
+    x, y = line
+    posterior = fit(Model(linear(), Gaussian(0.3)), MAP(num_steps=5), (x, y), holdout=0.5, progress=False)
+    shown = repr(posterior.predict(x))
+    assert "40 rows by 1 draws" in shown
+    assert "epistemic, ood" in shown
+
+
+def test_plots_say_what_they_take(line):
+    with pytest.raises(TypeError, match=r"band\(posterior\.predict\(x\), x\)"):
+        plots.band(line[0], line[1])
+    with pytest.raises(TypeError, match="expected what fit returns"):
+        plots.trace({})
+
+
+def test_an_audit_of_two_models_says_what_differs(line):
+    x, y = line
+    narrow, wide = (Model(linear(), Gaussian(0.3), Normal(0.0, scale)) for scale in (0.5, 3.0))
+    reference = fit(narrow, Exact(), line, progress=False)
+    assert audit(fit(narrow, Laplace(), line, progress=False), reference, x).differences == ()
+    told = audit(fit(wide, Laplace(), (x[5:], y[5:]), progress=False), reference, x)
+    assert [sentence.split(",")[0] for sentence in told.differences] == [
+        "The two have different numbers of rows",
+        "The two have different priors",
+    ]
+    assert told.differences[0] in str(told)

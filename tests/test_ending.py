@@ -88,7 +88,7 @@ def test_a_run_that_ended_early_is_readable_and_goes_on(how, tmp_path):
         method = HMC(num_draws=50, num_burn_in=0, step_size=0.02, trajectory_length=0.2)
         whole = fit(SIMPLE, method, (X, Y), progress=False)
         part = fit(SIMPLE, method, (X, Y), store=tmp_path / "run", progress=False, budget=1e-3)
-        ending = f"phase ended by the budget after {part.receipt.num_steps} of 50 steps"
+        ending = f"draws ended by the budget after {part.receipt.num_steps} of 50 steps"
     assert part.receipt.notes == (ending,)
     assert 0 < part.family.num_draws < whole.family.num_draws
     assert equal(load(tmp_path / "run"), part)
@@ -99,6 +99,26 @@ def test_a_run_that_ended_early_is_readable_and_goes_on(how, tmp_path):
     assert equal(resume(tmp_path / "run"), whole)  # which is over now, and only loaded
     files = {path.name.split("-")[0] for path in (tmp_path / "run").iterdir()}
     assert "draws" not in files
+
+
+TWO_STAGES = HMC(num_draws=5, num_burn_in=5, step_size=0.02, trajectory_length=0.2, start=MAP(num_steps=2_000))
+
+
+def test_ctrl_c_in_a_first_stage_ends_the_run_which_goes_on_there(tmp_path):
+    """What begins from a stage that was cut off would begin elsewhere, and whoever pressed the keys wants an end."""
+    whole = fit(SIMPLE, TWO_STAGES, (X, Y), chains=2, progress=False)
+    with ctrl_c_after(20), pytest.raises(KeyboardInterrupt, match=r"MAP, where HMC begins, was cut off: resume"):
+        fit(SIMPLE, TWO_STAGES, (X, Y), chains=2, store=tmp_path / "run", progress=False)
+    back = resume(tmp_path / "run", progress=False)
+    assert equal(back, whole)
+    assert any("MAP: interrupted after" in note for note in back.receipt.notes)
+    with ctrl_c_after(20), pytest.raises(KeyboardInterrupt, match="give fit a store"):
+        fit(SIMPLE, TWO_STAGES, (X, Y), chains=2, progress=False)
+
+
+def test_a_first_stage_cut_by_the_budget_is_told_of():
+    posterior = fit(SIMPLE, TWO_STAGES, (X, Y), chains=2, budget=1e-3, progress=False)
+    assert posterior.receipt.notes[0].startswith("MAP: phase 1 ended by the budget after ")
 
 
 def test_a_run_killed_in_burn_in_has_no_draws_yet_and_says_so(tmp_path):

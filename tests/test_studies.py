@@ -115,7 +115,7 @@ def test_subjects_with_the_same_quantities_share_a_wide_table():
         "| yacht | 4 |  |  | 5 (1) |  |  |",
         "| wine | 6 |  |  | 8 | 7 |  |",
         "",
-        "Targets: error: below 1. A number in bold misses its own.",
+        "Targets: error (boston; yacht): below 1. A number in bold misses its own.",
         "",
         "1. of one run",
         "2. short",

@@ -45,6 +45,7 @@ class Audit:
     ignorance: np.ndarray = field(repr=False)  # epistemic part over the reference's; of numbers, standard deviations
     own: dict[str, Estimate]  # of one half of the reference's chains from the other; empty where it has one draw
     diagnosis: Diagnosis  # of the reference at the same rows
+    differences: tuple[str, ...] = ()  # of models and data, in words
 
     @property
     def distances(self) -> dict[str, Estimate]:
@@ -62,7 +63,8 @@ class Audit:
 
     def __str__(self) -> str:
         heading = f"{self.method} against {self.reference} at {len(self.distance)} inputs"
-        return "\n".join([heading, *_distance_lines(self), *_ignorance_lines(self), *_trust_lines(self)])
+        told = [f"  {sentence}" for sentence in self.differences]
+        return "\n".join([heading, *told, *_distance_lines(self), *_ignorance_lines(self), *_trust_lines(self)])
 
 
 def audit(posterior: Posterior, reference: Posterior, x: Any) -> Audit:
@@ -92,6 +94,22 @@ def audit(posterior: Posterior, reference: Posterior, x: Any) -> Audit:
         np.where(np.isfinite(ratio), np.abs(ratio), np.nan) ** power,
         own_distance(reference, x),
         reference.diagnose(x),
+        _differences(posterior, reference),
+    )
+
+
+def _differences(posterior: Posterior, reference: Posterior) -> tuple[str, ...]:
+    """What of model and data is not the same: a distance then says less of the approximation."""
+    both = (posterior, reference)
+    told = {
+        "numbers of rows": [one.receipt.num_data for one in both],
+        "priors": [one.receipt.prior for one in both],
+        "likelihoods": [repr(one.model.likelihood) for one in both],
+    }
+    return tuple(
+        f"The two have different {name}, {judged} and {referee}, so that they would differ if both were exact."
+        for name, (judged, referee) in told.items()
+        if judged != referee
     )
 
 
@@ -164,7 +182,11 @@ def _distance_lines(found: Audit) -> list[str]:
         error = np.hypot(mean.standard_error, floor.standard_error)
         within = mean.value <= floor.value + 2 * np.nan_to_num(error)
         times = mean.value / floor.value if floor.value > 0 else np.inf
-        told = "no farther away than they are from each other" if within else f"{times:.2g} times as far away"
+        told = (
+            "as near as they are to each other, within two standard errors"
+            if within
+            else f"{times:.2g} times as far away"
+        )
         lines.append(f"  It is {told}. Farthest apart at inputs {', '.join(map(str, found.worst_inputs()))}.")
     return lines
 

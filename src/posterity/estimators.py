@@ -217,7 +217,13 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):
         return self.predict_distribution(X).sample(n_samples, _seed(random_state)).T.astype(float)
 
     def _checked_target(self, y: Any) -> pd.Series:
-        return pd.Series(_check_y(column_or_1d(y, warn=True), y_numeric=True, estimator=self), dtype=float)
+        y = column_or_1d(y, warn=True)
+        if (text := next((value for value in y if isinstance(value, str)), None)) is not None:
+            raise ValueError(
+                f"y holds text such as {str(text)!r}, and BayesianRegressor predicts numbers: turn y into numbers, or "
+                "use BayesianClassifier for classes."
+            )
+        return pd.Series(_check_y(y, y_numeric=True, estimator=self), dtype=float)
 
 
 class BayesianClassifier(ClassifierMixin, _BayesianEstimator):

@@ -36,6 +36,13 @@ class Prediction:
         self._calibration = calibration
         self._as_calibrated = as_calibrated
 
+    def __repr__(self) -> str:
+        """What there is to ask for: computing any of it may take long."""
+        rows, draws = self._stream.num_rows, self.num_draws
+        uncertainty = "total, aleatoric, epistemic" + (", ood" if self._calibration is not None else "")
+        first = "probs, label" if self.kind == "classes" else "mean, std, interval(0.9)"
+        return f"<Prediction of {self.kind} at {rows} rows by {draws} draws: {first}, log_prob(y), {uncertainty}>"
+
     @property
     def kind(self) -> str:
         """'continuous', 'classes' or 'counts'."""

@@ -152,9 +152,10 @@ def _check_targets(y: np.ndarray, likelihood: Any) -> np.ndarray:
         y = y[:, 0]
     if likelihood.kind == "continuous":
         return y.astype(float)
-    if not np.equal(y, np.round(y)).all() or (y < 0).any():
+    wrong = y[(y != np.round(y)) | (y < 0)]
+    if wrong.size:
         what = "class labels 0, 1, 2, ..." if likelihood.kind == "classes" else "counts 0, 1, 2, ..."
-        raise ValueError(f"{type(likelihood).__name__} takes {what}; y has values such as {y.ravel()[0]}.")
+        raise ValueError(f"{type(likelihood).__name__} takes {what}; y has values such as {wrong[0]}.")
     if (y > LARGEST_COUNT).any():
         raise ValueError(f"y has the count {y.max():.6g}; the largest that can be held is {LARGEST_COUNT}: rescale y.")
     if likelihood.kind == "classes":

@@ -63,8 +63,11 @@ class Descent(Method):
         check_whole(type(self).__name__, num_steps=self.num_steps, patience=self.patience)
         if self.num_epochs is not None:
             check_whole(type(self).__name__, num_epochs=self.num_epochs)
-        if not callable(self.learning_rate) and not self.learning_rate > 0:
-            raise ValueError(f"{type(self).__name__}(learning_rate={self.learning_rate}) must be above 0; try 0.001.")
+        if isinstance(self.learning_rate, str) or not (callable(self.learning_rate) or self.learning_rate > 0):
+            raise ValueError(
+                f"{type(self).__name__}(learning_rate={self.learning_rate!r}) must be a number above 0, such as 0.001, "
+                "or an optax schedule."
+            )
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         batch_size = explicit_batch_size(self.batch_size, num_rows)

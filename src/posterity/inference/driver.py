@@ -118,7 +118,7 @@ def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
             f"{type(job.method).__name__} was cut off before its end and has no partial result: resume() finishes it."
         )
     run, states, fixed = _run_phases(job, checkpoint, None, progress=False, go_on=False)
-    run.num_gradients += 0 if started is None else started.receipt.num_gradients
+    _add_first_stage(run, started)
     run.notes.append(f"unfinished: the store ends after {run.num_steps} steps")
     try:
         posterior = _posterior(job, run, states, fixed, checkpoint.seconds)
@@ -131,7 +131,10 @@ def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
     return posterior if job.calibration is None else posterior.calibrate(job.calibration)
 
 
-def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, progress: bool) -> Posterior:
+def _fit_job(
+    job: Job, checkpoint: Checkpoint | None, deadline: float | None, progress: bool, begins: str | None = None
+) -> Posterior:
+    """`begins`: the method that starts from this one, and has no result of its own where this one is cut off."""
     begun = time.perf_counter() - (0.0 if checkpoint is None else checkpoint.seconds)
     started = None
     if isinstance(job.method.start, Method):
@@ -142,13 +145,23 @@ def _fit_job(job: Job, checkpoint: Checkpoint | None, deadline: float | None, pr
         halfway = None if deadline is None else now + (deadline - now) / 2
         started = None if stage is None else stage.posterior(first.model)
         if started is None:
-            started = _fit_job(first, stage, halfway, progress)
+            started = _fit_job(first, stage, halfway, progress, begins=type(job.method).__name__)
             started = started if stage is None else stage.finish(started)
         # The validation rows have served: the first stage stopped on them.
         job = job._replace(method=tree.replace(job.method, start=started), model=started.model, validation=None)
     run, states, fixed = _run_phases(job, checkpoint, deadline, progress)
-    run.num_gradients += 0 if started is None else started.receipt.num_gradients
+    if begins is not None and run.interrupted and run.unfinished:
+        kept = "resume() goes on with it" if checkpoint is not None else "give fit a store to go on later"
+        raise KeyboardInterrupt(f"{type(job.method).__name__}, where {begins} begins, was cut off: {kept}.")
+    _add_first_stage(run, started)
     return _posterior(job, run, states, fixed, time.perf_counter() - begun)
+
+
+def _add_first_stage(run: Run, started: Posterior | None) -> None:
+    """What the method that the run started from cost, and what went unusually there."""
+    if started is not None:
+        run.num_gradients += started.receipt.num_gradients
+        run.notes[:0] = [f"{type(started.method).__name__}: {note}" for note in started.receipt.notes]
 
 
 def _stages(method: Method) -> list[Method]:

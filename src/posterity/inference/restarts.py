@@ -87,7 +87,9 @@ def leave_out_stuck(run: Run) -> None:
             f"Every chain stayed stuck in warm-up after {MAX_RESTARTS} fresh starts. Start from an optimum "
             "(start=MAP()), give the scale of a heteroscedastic likelihood a floor, or narrow the prior."
         )
-    message = f"chain {names} stayed stuck in warm-up and is left out of the posterior"
+    which = f"chain {names}" if run.stuck.sum() == 1 else f"chains {names}"
+    told = "had not begun to move when the budget ended warm-up" if run.cut_short else "stayed stuck in warm-up"
+    message = f"{which} {told}: left out of the posterior"
     warnings.warn(message, stacklevel=2)
     run.notes.append(message)
     run.trace = {name: [values[~run.stuck]] for name, values in run.history().items()}

@@ -49,7 +49,7 @@ def run_phase(run: Run, layout: Layout, shared: Shared, place: Place, chains: Ch
         # The first segment also compiled: it says nothing of the pace.
         growth = 4.0 if record == place.first_record else SEGMENT_SECONDS / max(seconds, 1e-6)
         interrupted, late, due, growth = agree(run.interrupted, late, due, growth)
-        over = _is_over(run, chains, place.last_step, bool(interrupted), bool(late))
+        over = _is_over(run, chains, place, bool(interrupted), bool(late))
         if checkpoint is not None and (over or last == place.num_records or due):
             checkpoint.save(run, chains, place.number, last)
         if over:
@@ -93,12 +93,12 @@ def _stop_if_failed(run: Run, chains: Chains, method: Method) -> None:
     )
 
 
-def _is_over(run: Run, chains: Chains, planned: int, interrupted: bool, late: bool) -> bool:
+def _is_over(run: Run, chains: Chains, place: Place, interrupted: bool, late: bool) -> bool:
     """Whether a phase ends here although steps are left; an early stop or Ctrl-C ends the run as well."""
-    if run.num_steps >= planned:
+    if run.num_steps >= place.last_step:
         return False
     stopped = getattr(chains.state, "stopped", None)
-    done = f"after {run.num_steps} of {planned} steps"
+    done = f"after {run.num_steps} of {place.last_step} steps"
     if stopped is not None and bool(fetch(stopped)[: run.num_chains].all()):
         run.stop = True
         run.notes.append(f"stopped early on validation rows {done}")
@@ -107,6 +107,8 @@ def _is_over(run: Run, chains: Chains, planned: int, interrupted: bool, late: bo
         run.notes.append(f"interrupted {done}")
     elif late:
         run.unfinished = True
-        run.notes.append(f"phase ended by the budget {done}")
+        part = "draws" if place.phase.keep and not place.phase.adapt else f"phase {place.number + 1}"
+        taken = f"{run.num_steps - place.offset} of {place.phase.num_steps} steps"
+        run.notes.append(f"{part} ended by the budget after {taken}")
         return True
     return run.stop

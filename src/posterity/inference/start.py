@@ -155,7 +155,14 @@ def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> No
     x = _two_rows(rows)
     bound = model.bind(fixed)
     wanted = model.likelihood.num_outputs
-    given = jax.eval_shape(lambda p: model.network.apply(bound.complete(p)["network"], x), free)
+    try:
+        given = jax.eval_shape(lambda p: model.network.apply(bound.complete(p)["network"], x), free)
+    except Exception as error:  # the user's own code may raise anything
+        shapes = jax.tree.map(lambda leaf: leaf.shape, x)
+        raise ValueError(
+            f"The network cannot be applied to rows such as these two, of shape {shapes}. It raised "
+            f"{type(error).__name__}: {error}"
+        ) from error
     if given.ndim < 2 or given.shape[-1] != wanted:
         raise ValueError(
             f"The network gives outputs of shape {given.shape} for {given.shape[0]} rows; "
@@ -166,7 +173,7 @@ def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> No
     if described != rows.y.shape[1:]:
         raise ValueError(
             f"y has shape {rows.y.shape}, but {type(model.likelihood).__name__} on this network describes targets of "
-            f"shape {('N', *described)}."
+            f"shape ({', '.join(['N', *map(str, described)])}{'' if described else ','}). {_remedy(model, rows)}"
         )
     if not jax.tree.leaves(free):
         raise ValueError("Every weight is Fixed; leave at least one free.")
@@ -179,12 +186,19 @@ def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> No
         )
 
 
+def _remedy(model: Model, rows: Dataset) -> str:
+    if model.likelihood.kind == "classes":
+        return "Give the number of the class, for one-hot rows y.argmax(-1)."
+    return f"For several targets a row say so, for instance Gaussian(0.1, num_outputs={rows.y.shape[-1]})."
+
+
 def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any) -> None:
     if not isinstance(model, Model):
         raise TypeError(f"model is {type(model).__name__}; expected Model(network, likelihood, prior).")
     if not isinstance(method, Method):
         hint = f"{method.__name__}()" if isinstance(method, type) else "for instance MAP()"
-        raise TypeError(f"method is {method!r}; expected a method object, {hint}.")
+        got = method if isinstance(method, type | str) else type(method).__name__
+        raise TypeError(f"method is {got!r}; expected a method object, {hint}: fit(model, method, (x, y)).")
     if chains is not None and (not isinstance(chains, int) or chains < 1):
         raise ValueError(f"chains={chains!r} must be a whole number, at least 1.")
     stage = method
@@ -195,7 +209,7 @@ def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any
                 f"chains={chains} of an ensemble of num_members={members}: a member is a chain, so give one."
             )
         stage = stage.start
-    if budget is not None and not budget > 0:
-        raise ValueError(f"budget={budget} must be above 0 seconds.")
+    if budget is not None and not (isinstance(budget, int | float) and budget > 0):
+        raise ValueError(f"budget={budget!r} must be a number of seconds above 0.")
     if not isinstance(seed, int | np.integer) or seed < 0:
         raise ValueError(f"seed={seed!r} must be a whole number, at least 0.")

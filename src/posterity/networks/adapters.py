@@ -40,7 +40,7 @@ def from_nnx(module: Any) -> Network:
         from flax import nnx
     except ImportError as error:
         raise ImportError("from_nnx needs Flax: pip install 'posterity[flax]'.") from error
-    instance = module if isinstance(module, nnx.Module) else module(jax.random.key(0))
+    instance = module if isinstance(module, nnx.Module) else _made(module)
     if not isinstance(instance, nnx.Module):
         raise TypeError(
             f"from_nnx got {type(instance).__name__}; expected an nnx.Module or a function key -> nnx.Module."
@@ -82,6 +82,17 @@ def from_nnx(module: Any) -> Network:
         return jax.tree.unflatten(structure, [fresh(leaf, k) for leaf, k in zip(leaves, keys, strict=True)])
 
     return Network(init, apply)
+
+
+def _made(function: Any) -> Any:
+    """The module that a user's function of a key makes."""
+    try:
+        return function(jax.random.key(0))
+    except Exception as error:  # the user's own code may raise anything
+        raise TypeError(
+            f"from_nnx called {getattr(function, '__name__', type(function).__name__)} with a random key, which failed "
+            f"({type(error).__name__}: {error}); give a function of a key, from_nnx(lambda key: Net(nnx.Rngs(key)))."
+        ) from error
 
 
 def from_equinox(module: Any) -> Network:

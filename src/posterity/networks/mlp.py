@@ -117,7 +117,7 @@ class MLP(BuiltIn):
 
 
 def mlp(
-    hidden: Sequence[int] = (50, 50),
+    hidden: int | Sequence[int] = (50, 50),
     num_outputs: int | None = None,
     *,
     activation: str | Callable[[Array], Array] = "relu",
@@ -134,8 +134,11 @@ def mlp(
         raise ValueError(
             f"activation={activation!r} is not known; choose from {', '.join(ACTIVATIONS)}, or pass a function."
         )
-    widths = tuple(int(width) for width in hidden)
+    if isinstance(hidden, str):
+        raise TypeError(f"hidden={hidden!r} is text; expected widths, such as (50, 50).")
+    widths = (hidden,) if isinstance(hidden, int | np.integer) else tuple(hidden)
     check_whole("mlp", hidden=widths)
+    widths = tuple(int(width) for width in widths)
     if learn_dropout and dropout == 0 and input_dropout == 0:
         raise ValueError("learn_dropout=True needs rates to start from; try dropout=0.1, input_dropout=0.1.")
     return MLP(widths, num_outputs, activation, *rates, learn_dropout)

@@ -18,6 +18,8 @@ def trace(posterior: Posterior, axes: Any = None, name: str = "log_joint") -> An
 
     Look for: lines that lie over each other and no longer drift. The height is cut to what the second half needs.
     """
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"trace() got {type(posterior).__name__}; expected what fit returns, a Posterior.")
     axes = new_axes(axes)
     if name not in posterior.trace:
         known = ", ".join(posterior.trace) or "nothing"

@@ -29,6 +29,8 @@ def band(prediction: Prediction, x: Any, data: tuple[Any, Any] | None = None, ax
 
     Look for: the inner band (ignorance) widens where there are no points; the outer one covers about 95 % of them.
     """
+    if not isinstance(prediction, Prediction):
+        raise TypeError(f"band() got {type(prediction).__name__} first; expected band(posterior.predict(x), x).")
     axes = new_axes(axes)
     order = np.argsort(np.ravel(x))
     x, mean = np.ravel(x)[order], prediction.mean[order]

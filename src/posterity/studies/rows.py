@@ -112,11 +112,20 @@ def _wide(blocks: list[Block]) -> str:
         rows = [block.get(quantity) for block in blocks]
         columns[quantity] = [_cell(row, notes, told) for row, told in zip(rows, shared, strict=True)]
         columns |= {f"{heading}{OF}{quantity}": cells for heading, cells in _theirs(rows).items()}
-        asked = dict.fromkeys(row.target for row in rows if row is not None and row.target)
-        targets += [f"{quantity}: {target}" for target in asked]
+        targets += _asked(quantity, [row for row in rows if row is not None])
     columns["notes"] = [notes.number(remark) for remark in shared]
     told = f"\nTargets: {'; '.join(targets)}. A number in bold misses its own.\n" if targets else ""
     return _markdown(columns) + told + notes.text()
+
+
+def _asked(quantity: str, rows: list[Row]) -> list[str]:
+    """The targets of a column, each with the subjects it is for where it is not for all."""
+    subjects: dict[str, list[str]] = {}
+    for row in rows:
+        if row.target:
+            subjects.setdefault(row.target, []).append(row.subject)
+    names = {target: "" if len(of) == len(rows) else f" ({'; '.join(of)})" for target, of in subjects.items()}
+    return [f"{quantity}{of}: {target}" for target, of in names.items()]
 
 
 def _shared_remark(block: Block) -> str:
