@@ -290,6 +290,16 @@ def test_bad_questions_name_the_remedy(gaussian, ask, message):
         ask(gaussian)
 
 
+def test_only_axes_of_length_one_may_differ_between_targets_and_prediction(gaussian):
+    np.testing.assert_array_equal(gaussian.log_prob(Y[:, None]), gaussian.log_prob(Y))
+    maps = predict(Gaussian(0.5), RNG.normal(size=(4, 5, 2, 3, 1)))  # images of 2 x 3 pixels
+    y = RNG.normal(size=(5, 2, 3))
+    np.testing.assert_array_equal(maps.log_prob(y[..., None]), maps.log_prob(y))
+    for turned in (y.transpose(0, 2, 1), y.reshape(5, 6)):
+        with pytest.raises(ValueError, match=r"targets of shape \(5, 2, 3\)\. Only axes of length 1 may differ"):
+            maps.log_prob(turned)
+
+
 def test_classes_have_no_interval():
     with pytest.raises(ValueError, match="prediction_set"):
         predict(Categorical(2), F).interval(0.9)

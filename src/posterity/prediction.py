@@ -207,10 +207,13 @@ class Prediction:
                 f"The prediction has {self._stream.num_rows} rows and y has shape {y.shape}; make them agree."
             )
         expected = self.mean.shape[:-1] if self.kind == "classes" else self.mean.shape
-        if y.shape != expected and y.size == np.prod(expected):
-            y = y.reshape(expected)
-        if y.shape != expected:
-            raise ValueError(f"y has shape {y.shape}; the prediction is for targets of shape {expected}.")
+        # Axes of length 1 come and go; any other change of shape would pair targets with the wrong outputs.
+        if [n for n in y.shape if n != 1] != [n for n in expected if n != 1]:
+            raise ValueError(
+                f"y has shape {y.shape}; the prediction is for targets of shape {expected}. Only axes of length 1 may "
+                "differ: put the axes of y in that order."
+            )
+        y = y.reshape(expected)
         if self.kind == "continuous":
             return y
         whole = y.astype(np.int32)
