@@ -161,6 +161,34 @@ def test_quantiles_are_rescaled_with_the_target():
     np.testing.assert_allclose(rescaled, 5 + 2 * plain, rtol=1e-6)
 
 
+LARGE_SHIFTS = [
+    (HeteroscedasticGaussian(), lambda made: Rescaled(made, 1.7e9, 100.0), 1.7e9, 100.0),
+    (Gaussian(0.5, 2), lambda made: Rescaled(Rescaled(made, 4e7, 5.0), -8e8, 20.0), 0.0, 100.0),
+    (likelihood(lambda o: dist.Laplace(o[..., 0], 0.5), 2), lambda made: Rescaled(made, -1e9, 3e-2), -1e9, 3e-2),
+]
+
+
+@pytest.mark.parametrize(("made", "in_units", "shift", "scale"), LARGE_SHIFTS, ids=["seconds", "twice", "one's own"])
+def test_a_large_shift_of_the_target_costs_no_digits(made, in_units, shift, scale):
+    """In float32 the seconds since 1970 move in steps of 128; in float64, which `rounding` is of, in 2e-7."""
+    plain, rescaled = predict(made, F), predict(in_units(made), F)
+    y = np.stack([Y, -Y], 1) if plain.mean.ndim == 2 else Y
+    rounding = 1e-6 / scale
+    for ask in (lambda p: p.mean, lambda p: p.quantile([0.05, 0.9]), lambda p: p.sample(50)):
+        np.testing.assert_allclose((ask(rescaled) - shift) / scale, ask(plain), rtol=1e-6, atol=rounding)
+    for part in ("total", "aleatoric", "epistemic"):
+        np.testing.assert_allclose(getattr(rescaled, part), scale**2 * getattr(plain, part), rtol=1e-6)
+        errors = (getattr(p.standard_error, part) for p in (rescaled, plain))
+        np.testing.assert_allclose(next(errors), scale**2 * next(errors), rtol=1e-6)
+    np.testing.assert_allclose(rescaled.std, scale * plain.std, rtol=1e-6)
+    targets, lost = shift + scale * y, np.log(scale) * y[0].size
+    # A density is as steep as the narrowest noise, about 0.01 here.
+    np.testing.assert_allclose(rescaled.log_prob(targets), plain.log_prob(y) - lost, rtol=1e-5, atol=1e3 * rounding)
+    matched = plain.log_prob_gaussian(y) - lost
+    np.testing.assert_allclose(rescaled.log_prob_gaussian(targets), matched, rtol=1e-5, atol=1e2 * rounding)
+    np.testing.assert_allclose(rescaled.crps(targets), scale * plain.crps(y), rtol=1e-5, atol=1e-5 * scale)
+
+
 def test_a_prediction_that_is_no_number_has_no_quantile():
     outputs = np.ones((4, 2, 2))
     outputs[1, 1, 0] = np.nan
