@@ -224,6 +224,28 @@ def test_count_quantiles_are_the_smallest_count_that_reaches_the_level(made, wid
     assert prediction.kind == "counts"
 
 
+@pytest.mark.parametrize(
+    ("concentrations", "exact"),
+    [
+        ([np.inf], lambda mean, a: stats.poisson(mean)),
+        ([0.1, 3.0, 9.9, 10.1, 200.0, 1e4, 1e8], lambda mean, a: stats.nbinom(a, a / (a + mean))),
+    ],
+    ids=["poisson", "negative binomial"],
+)
+def test_quantiles_of_counts_of_any_size(concentrations, exact):
+    """To 3e-4 of the level, and the rounding of exp(f): 2e-7 of the mean."""
+    pairs = [(np.log(m), np.log(a)) for m in (5.0, 20.0, 250.0, 350.0, 1e4, 1e6, 1e7) for a in concentrations]
+    f = np.float32([pairs, pairs])
+    f[1, :, 0] += 0.01  # two draws
+    made, levels = (Poisson(), NegativeBinomial())[len(concentrations) > 1], np.array([0.001, 0.05, 0.5, 0.95])
+    found = predict(made, f[..., : made.num_outputs]).quantile(levels)
+    parts = exact(*np.moveaxis(np.exp(f.astype(float)), -1, 0)[..., None])
+    rounding = 2e-7 * parts.mean() * parts.pmf(np.floor(parts.median()))
+    slack = 3e-4 + rounding.max(0)
+    assert (parts.cdf(found).mean(0) > levels - slack).all()
+    assert (parts.cdf(found - 1).mean(0) < levels + slack).all()
+
+
 def test_likelihoods_without_a_cdf_get_sampled_quantiles():
     mixture = likelihood(
         lambda o: dist.MixtureSameFamily(

@@ -342,15 +342,6 @@ def class_probs(distribution: dist.Distribution) -> Array:
     return probs
 
 
-def cdf(distribution: dist.Distribution, value: Array) -> Array:
-    """P(y <= value) of each single number: 0 below the support and 1 above it, where numpyro's may be NaN, or 0.9."""
-    support: Any = getattr(distribution, "support", None)
-    lower, upper = (getattr(support, name, None) for name in ("lower_bound", "upper_bound"))
-    found = jnp.asarray(distribution.cdf(value))
-    found = found if lower is None else jnp.where(value < lower, 0.0, found)
-    return found if upper is None else jnp.where(value >= upper, 1.0, found)
-
-
 class _Poisson(dist.Poisson):
     """Its log density is one of the log rate: the rate itself may round to zero or to infinity."""
 

@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 from posterity import tree
 from posterity.checks import check_positive
-from posterity.likelihoods import Kind, Likelihood, cdf
+from posterity.likelihoods import Kind, Likelihood
 from posterity.types import Array
 
 
@@ -99,7 +99,7 @@ class _Affine(dist.Distribution):
         return log_prob - math.prod(self.event_shape) * jnp.log(self.scale)
 
     def cdf(self, value: Any) -> Array:
-        return cdf(self.inner, (value - self.shift) / self.scale)
+        return self.inner.cdf((value - self.shift) / self.scale)
 
     @property
     def mean(self) -> Array:
