@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import jax
@@ -20,6 +20,7 @@ from posterity.checks import check_positive, check_whole
 from posterity.types import Array
 
 Kind = Literal["continuous", "classes", "counts"]
+CLASSES = (dist.BernoulliLogits, dist.BernoulliProbs, dist.CategoricalLogits, dist.CategoricalProbs)
 MINIMUM_SCALE = 1e-3  # a scale that may reach zero lets a chain fall into a spike at one datum and stay there
 
 
@@ -315,12 +316,17 @@ def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int 
             f"The likelihood gave batch shape {shown.batch_shape} for 3 rows; expected (3,). Index the LAST axis of "
             "the outputs, e.g. o[..., 0], and end with .to_event(1) where a row has several targets."
         )
-    kind: Kind = "continuous"
-    if isinstance(shown, dist.BernoulliLogits | dist.BernoulliProbs | dist.CategoricalLogits | dist.CategoricalProbs):
-        kind = "classes"
-    elif shown.is_discrete:
-        kind = "counts"
-    return Custom(function, num_outputs, kind)
+    kind: Kind = "classes" if isinstance(shown, CLASSES) else "counts" if shown.is_discrete else "continuous"
+    single = shown.base_dist if isinstance(shown, dist.Independent) else shown
+    told_apart = not (single.event_shape or isinstance(single, CLASSES))
+    with suppress(NotImplementedError):  # all predictions begin with the mean and the variance of each number
+        has_moments = single.mean is not None and single.variance is not None
+        if has_moments and (told_apart or isinstance(shown, (*CLASSES, dist.MultivariateNormal))):
+            return Custom(function, num_outputs, kind)
+    raise ValueError(
+        f"No prediction can be made of {shown}; expected ONE class a row, or numbers with a mean and a variance: a "
+        "distribution of one number, of several by .to_event(1), or MultivariateNormal."
+    )
 
 
 @contextmanager
@@ -368,9 +374,9 @@ class _NegativeBinomial(dist.NegativeBinomial2):
     def log_prob(self, value: Any) -> Array:
         y = jnp.maximum(jnp.asarray(value, float), 1.0)
         log_a = jnp.clip(self.log_concentration, -40, 40)  # beyond, squares within the gradient leave float32
-        a, expected = jnp.exp(log_a), jax.nn.softplus(self.log_mean - log_a)
-        got = jnp.log1p(y / a)
-        apart = _log_poisson(y, self.log_mean - jnp.log(y) + got - expected) + _log_poisson(a, got - expected)
+        a, log_y = jnp.exp(log_a), jnp.log(y)
+        got, expected = (jax.nn.softplus(log - log_a) for log in (log_y, self.log_mean))
+        apart = _log_poisson(y, self.log_mean - log_y + got - expected) + _log_poisson(a, got - expected)
         return jnp.where(value > 0, apart - _log_poisson(a + y, 0.0) - got, -a * expected)
 
 
