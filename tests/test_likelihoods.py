@@ -1,10 +1,11 @@
 """Likelihoods: log probabilities against scipy, shapes on [S, N, K], one-line likelihoods of the user's own."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import pytest
-from scipy import stats
+from scipy import special, stats
 
 from posterity.encoding import decode, encode
 from posterity.likelihoods import (
@@ -62,6 +63,62 @@ def test_log_probabilities(made, width, y, expected):
     distribution = made(OUTPUTS[..., :width])
     assert distribution.batch_shape == (3, 5)
     np.testing.assert_allclose(distribution.log_prob(y), expected(F[..., :width], y), rtol=2e-4, atol=1e-5)
+
+
+def log_prob_and_gradient(made, outputs, y):
+    """log p(y_n) and its gradient in the outputs [N, K], as a fit sees them in float32."""
+
+    def total(o):
+        log_prob = made(o).log_prob(jnp.asarray(y))
+        return log_prob.sum(), log_prob
+
+    gradient, found = jax.jit(jax.grad(total, has_aux=True))(jnp.asarray(outputs, jnp.float32))
+    return np.asarray(found, float), np.asarray(gradient, float)
+
+
+COUNTS = [0, 1, 2, 9, 10, 40, 8000, 200_000]
+
+
+def grid(*axes):
+    """All combinations, a column each; outputs as float32 has them."""
+    *outputs, y = (part.ravel() for part in np.meshgrid(*axes, COUNTS))
+    return *(np.float32(part).astype(float) for part in outputs), y
+
+
+def test_poisson_densities_and_gradients_at_any_rate():
+    """A logarithm of size f is off by 1e-7 f, which the gradient multiplies: no form in f does better."""
+    f, y = grid([-100.0, -90.0, -20.0, 0.0, 3.0, 9.0, 14.0, 80.0])
+    found, gradient = log_prob_and_gradient(Poisson(), f[:, None], y)
+    slope = y - np.exp(f)
+    slack = 2e-6 + 1e-7 * np.abs(slope) * (np.abs(f) + np.log1p(y))
+    np.testing.assert_array_less(
+        np.abs(found - (y * f - np.exp(f) - special.gammaln(y + 1))), slack + 1e-6 * abs(found)
+    )
+    np.testing.assert_array_less(np.abs(gradient[:, 0] - slope), 1e-6 * (y + 1) + 1e-5 * np.abs(slope))
+
+
+def test_a_rate_beyond_float32_makes_counts_impossible():
+    found, _ = log_prob_and_gradient(Poisson(), [[90.0], [90.0]], np.array([0, 2]))
+    np.testing.assert_array_equal(found, -np.inf)
+
+
+def test_negative_binomial_densities_and_gradients_at_any_mean_and_concentration():
+    f, g, y = grid([-90.0, -20.0, 0.0, 1.6, 9.0, 14.0, 90.0], [-30.0, -5.0, 0.0, 2.3, 8.0, 12.0, 15.0, 17.0, 39.0])
+    found, gradient = log_prob_and_gradient(NegativeBinomial(), np.stack([f, g], 1), y)
+    a, share = np.exp(g), np.logaddexp(0, f - g)
+    # Products, not gamma functions: float64 too would lose the difference of these at large concentrations.
+    rising, slope_of_it = np.transpose(
+        [
+            (np.log1p(np.arange(n) / c).sum() + n * np.log(c), (c / (c + np.arange(n))).sum())
+            for n, c in zip(y, a, strict=True)
+        ]
+    )
+    exact = rising - special.gammaln(y + 1) - a * share - y * np.logaddexp(0, g - f)
+    slope = y * np.exp(-share) - a * np.exp(f - g - share)
+    slack = 1e-5 + 1e-7 * np.abs(slope) * (np.abs(f) + np.abs(g) + np.log1p(y))
+    np.testing.assert_array_less(np.abs(found - exact), slack + 1e-6 * np.abs(exact))
+    np.testing.assert_array_less(np.abs(gradient[:, 0] - slope), 1e-6 * (y + 1) + 1e-5 * np.abs(slope))
+    np.testing.assert_array_less(np.abs(gradient[:, 1] - (slope_of_it - a * share - slope)), 1e-6 * (y + 1) + slack)
 
 
 def test_several_targets_a_row():
@@ -122,6 +179,34 @@ def test_an_index_beyond_the_outputs_is_refused():
 def test_what_is_not_a_distribution_is_refused():
     with pytest.raises(TypeError, match=r"returned .*Array.*; expected a numpyro distribution"):
         likelihood(lambda o: o[..., 0])
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda o: dist.Categorical(logits=o.reshape(*o.shape[:-1], 2, 3)).to_event(1), "Independent"),
+        (lambda o: dist.MultivariateStudentT(4.0, o, jnp.eye(6)), "MultivariateStudentT"),
+        (lambda o: dist.Dirichlet(jnp.exp(o)), "Dirichlet"),
+        (lambda o: dist.MultivariateNormal(o.reshape(*o.shape[:-1], 2, 3), jnp.eye(3)).to_event(1), "Independent"),
+        (
+            lambda o: dist.TransformedDistribution(dist.Normal(o[..., 0], 1.0), dist.transforms.SoftplusTransform()),
+            "TransformedDistribution",
+        ),
+    ],
+)
+def test_what_no_prediction_can_use_is_refused_before_the_fit(function, name):
+    with pytest.raises(ValueError, match=rf"No prediction can be made of .*{name}.* ONE class a row, or numbers"):
+        likelihood(function, num_outputs=6)
+
+
+def test_several_numbers_a_row_are_accepted():
+    for function in (
+        lambda o: dist.Gamma(jnp.exp(o), 2.0).to_event(1),
+        lambda o: dist.MultivariateNormal(o, jnp.eye(3)),
+    ):
+        assert likelihood(function, num_outputs=3).kind == "continuous"
+    assert likelihood(lambda o: dist.Poisson(jnp.exp(o)).to_event(1), num_outputs=3).kind == "counts"
+    assert likelihood(lambda o: dist.Cauchy(o[..., 0], 1.0)).kind == "continuous"  # its moments are NaN, and said to be
 
 
 @pytest.mark.parametrize("fixed", [Bernoulli, Poisson, NegativeBinomial])

@@ -161,6 +161,34 @@ def test_quantiles_are_rescaled_with_the_target():
     np.testing.assert_allclose(rescaled, 5 + 2 * plain, rtol=1e-6)
 
 
+LARGE_SHIFTS = [
+    (HeteroscedasticGaussian(), lambda made: Rescaled(made, 1.7e9, 100.0), 1.7e9, 100.0),
+    (Gaussian(0.5, 2), lambda made: Rescaled(Rescaled(made, 4e7, 5.0), -8e8, 20.0), 0.0, 100.0),
+    (likelihood(lambda o: dist.Laplace(o[..., 0], 0.5), 2), lambda made: Rescaled(made, -1e9, 3e-2), -1e9, 3e-2),
+]
+
+
+@pytest.mark.parametrize(("made", "in_units", "shift", "scale"), LARGE_SHIFTS, ids=["seconds", "twice", "one's own"])
+def test_a_large_shift_of_the_target_costs_no_digits(made, in_units, shift, scale):
+    """In float32 the seconds since 1970 move in steps of 128; in float64, which `rounding` is of, in 2e-7."""
+    plain, rescaled = predict(made, F), predict(in_units(made), F)
+    y = np.stack([Y, -Y], 1) if plain.mean.ndim == 2 else Y
+    rounding = 1e-6 / scale
+    for ask in (lambda p: p.mean, lambda p: p.quantile([0.05, 0.9]), lambda p: p.sample(50)):
+        np.testing.assert_allclose((ask(rescaled) - shift) / scale, ask(plain), rtol=1e-6, atol=rounding)
+    for part in ("total", "aleatoric", "epistemic"):
+        np.testing.assert_allclose(getattr(rescaled, part), scale**2 * getattr(plain, part), rtol=1e-6)
+        errors = (getattr(p.standard_error, part) for p in (rescaled, plain))
+        np.testing.assert_allclose(next(errors), scale**2 * next(errors), rtol=1e-6)
+    np.testing.assert_allclose(rescaled.std, scale * plain.std, rtol=1e-6)
+    targets, lost = shift + scale * y, np.log(scale) * y[0].size
+    # A density is as steep as the narrowest noise, about 0.01 here.
+    np.testing.assert_allclose(rescaled.log_prob(targets), plain.log_prob(y) - lost, rtol=1e-5, atol=1e3 * rounding)
+    matched = plain.log_prob_gaussian(y) - lost
+    np.testing.assert_allclose(rescaled.log_prob_gaussian(targets), matched, rtol=1e-5, atol=1e2 * rounding)
+    np.testing.assert_allclose(rescaled.crps(targets), scale * plain.crps(y), rtol=1e-5, atol=1e-5 * scale)
+
+
 def test_a_prediction_that_is_no_number_has_no_quantile():
     outputs = np.ones((4, 2, 2))
     outputs[1, 1, 0] = np.nan
@@ -194,6 +222,28 @@ def test_count_quantiles_are_the_smallest_count_that_reaches_the_level(made, wid
             reached = next(k for k in range(10000) if exact(f[:, n], k).mean() >= level)
             assert found[n] == reached
     assert prediction.kind == "counts"
+
+
+@pytest.mark.parametrize(
+    ("concentrations", "exact"),
+    [
+        ([np.inf], lambda mean, a: stats.poisson(mean)),
+        ([0.1, 3.0, 9.9, 10.1, 200.0, 1e4, 1e8], lambda mean, a: stats.nbinom(a, a / (a + mean))),
+    ],
+    ids=["poisson", "negative binomial"],
+)
+def test_quantiles_of_counts_of_any_size(concentrations, exact):
+    """To 3e-4 of the level, and the rounding of exp(f): 2e-7 of the mean."""
+    pairs = [(np.log(m), np.log(a)) for m in (5.0, 20.0, 250.0, 350.0, 1e4, 1e6, 1e7) for a in concentrations]
+    f = np.float32([pairs, pairs])
+    f[1, :, 0] += 0.01  # two draws
+    made, levels = (Poisson(), NegativeBinomial())[len(concentrations) > 1], np.array([0.001, 0.05, 0.5, 0.95])
+    found = predict(made, f[..., : made.num_outputs]).quantile(levels)
+    parts = exact(*np.moveaxis(np.exp(f.astype(float)), -1, 0)[..., None])
+    rounding = 2e-7 * parts.mean() * parts.pmf(np.floor(parts.median()))
+    slack = 3e-4 + rounding.max(0)
+    assert (parts.cdf(found).mean(0) > levels - slack).all()
+    assert (parts.cdf(found - 1).mean(0) < levels + slack).all()
 
 
 def test_likelihoods_without_a_cdf_get_sampled_quantiles():
@@ -288,6 +338,16 @@ def test_one_seven_and_twenty_rows_share_programs():
 def test_bad_questions_name_the_remedy(gaussian, ask, message):
     with pytest.raises(ValueError, match=message):
         ask(gaussian)
+
+
+def test_only_axes_of_length_one_may_differ_between_targets_and_prediction(gaussian):
+    np.testing.assert_array_equal(gaussian.log_prob(Y[:, None]), gaussian.log_prob(Y))
+    maps = predict(Gaussian(0.5), RNG.normal(size=(4, 5, 2, 3, 1)))  # images of 2 x 3 pixels
+    y = RNG.normal(size=(5, 2, 3))
+    np.testing.assert_array_equal(maps.log_prob(y[..., None]), maps.log_prob(y))
+    for turned in (y.transpose(0, 2, 1), y.reshape(5, 6)):
+        with pytest.raises(ValueError, match=r"targets of shape \(5, 2, 3\)\. Only axes of length 1 may differ"):
+            maps.log_prob(turned)
 
 
 def test_classes_have_no_interval():

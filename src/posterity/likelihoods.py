@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
 import jax
@@ -20,6 +20,7 @@ from posterity.checks import check_positive, check_whole
 from posterity.types import Array
 
 Kind = Literal["continuous", "classes", "counts"]
+CLASSES = (dist.BernoulliLogits, dist.BernoulliProbs, dist.CategoricalLogits, dist.CategoricalProbs)
 MINIMUM_SCALE = 1e-3  # a scale that may reach zero lets a chain fall into a spike at one datum and stay there
 
 
@@ -265,7 +266,7 @@ class Poisson(Likelihood):
     num_outputs: int = _fixed(1)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
-        return dist.Poisson(jnp.exp(outputs[..., 0]))
+        return _Poisson(outputs[..., 0])
 
     def fisher(self, outputs: Array) -> Array:
         return jnp.exp(outputs)[..., None]
@@ -279,7 +280,7 @@ class NegativeBinomial(Likelihood):
     num_outputs: int = _fixed(2)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
-        return dist.NegativeBinomial2(jnp.exp(outputs[..., 0]), jnp.exp(outputs[..., 1]))
+        return _NegativeBinomial(outputs[..., 0], outputs[..., 1])
 
 
 @tree.record
@@ -315,12 +316,17 @@ def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int 
             f"The likelihood gave batch shape {shown.batch_shape} for 3 rows; expected (3,). Index the LAST axis of "
             "the outputs, e.g. o[..., 0], and end with .to_event(1) where a row has several targets."
         )
-    kind: Kind = "continuous"
-    if isinstance(shown, dist.BernoulliLogits | dist.BernoulliProbs | dist.CategoricalLogits | dist.CategoricalProbs):
-        kind = "classes"
-    elif shown.is_discrete:
-        kind = "counts"
-    return Custom(function, num_outputs, kind)
+    kind: Kind = "classes" if isinstance(shown, CLASSES) else "counts" if shown.is_discrete else "continuous"
+    single = shown.base_dist if isinstance(shown, dist.Independent) else shown
+    told_apart = not (single.event_shape or isinstance(single, CLASSES))
+    with suppress(NotImplementedError):  # all predictions begin with the mean and the variance of each number
+        has_moments = single.mean is not None and single.variance is not None
+        if has_moments and (told_apart or isinstance(shown, (*CLASSES, dist.MultivariateNormal))):
+            return Custom(function, num_outputs, kind)
+    raise ValueError(
+        f"No prediction can be made of {shown}; expected ONE class a row, or numbers with a mean and a variance: a "
+        "distribution of one number, of several by .to_event(1), or MultivariateNormal."
+    )
 
 
 @contextmanager
@@ -342,13 +348,44 @@ def class_probs(distribution: dist.Distribution) -> Array:
     return probs
 
 
-def cdf(distribution: dist.Distribution, value: Array) -> Array:
-    """P(y <= value) of each single number: 0 below the support and 1 above it, where numpyro's may be NaN, or 0.9."""
-    support: Any = getattr(distribution, "support", None)
-    lower, upper = (getattr(support, name, None) for name in ("lower_bound", "upper_bound"))
-    found = jnp.asarray(distribution.cdf(value))
-    found = found if lower is None else jnp.where(value < lower, 0.0, found)
-    return found if upper is None else jnp.where(value >= upper, 1.0, found)
+class _Poisson(dist.Poisson):
+    """Its log density is one of the log rate: the rate itself may round to zero or to infinity."""
+
+    pytree_data_fields = ("log_rate",)
+
+    def __init__(self, log_rate: Array) -> None:
+        self.log_rate = log_rate
+        super().__init__(jnp.exp(log_rate))
+
+    def log_prob(self, value: Any) -> Array:
+        y = jnp.maximum(jnp.asarray(value, float), 1.0)
+        return jnp.where(value > 0, _log_poisson(y, self.log_rate - jnp.log(y)), -jnp.exp(self.log_rate))
+
+
+class _NegativeBinomial(dist.NegativeBinomial2):
+    """As the binomial law of Poisson counts y and a, concentration, given a + y, times a / (a + y); in logs too."""
+
+    pytree_data_fields = ("log_mean", "log_concentration")
+
+    def __init__(self, log_mean: Array, log_concentration: Array) -> None:
+        self.log_mean, self.log_concentration = log_mean, log_concentration
+        super().__init__(jnp.exp(log_mean), jnp.exp(log_concentration))
+
+    def log_prob(self, value: Any) -> Array:
+        y = jnp.maximum(jnp.asarray(value, float), 1.0)
+        log_a = jnp.clip(self.log_concentration, -40, 40)  # beyond, squares within the gradient leave float32
+        a, log_y = jnp.exp(log_a), jnp.log(y)
+        got, expected = (jax.nn.softplus(log - log_a) for log in (log_y, self.log_mean))
+        apart = _log_poisson(y, self.log_mean - log_y + got - expected) + _log_poisson(a, got - expected)
+        return jnp.where(value > 0, apart - _log_poisson(a + y, 0.0) - got, -a * expected)
+
+
+def _log_poisson(y: Array, above: Any) -> Array:
+    """log Poisson(y; mean y e^above) for y > 0, whole or not; by Stirling's series where lgamma would cost digits."""
+    small, large = jnp.where(y < 10, y, 1.0), jnp.where(y < 10, 10.0, y)
+    series = -jnp.log(2 * jnp.pi * large) / 2 - (1 - 1 / (30 * jnp.square(large))) / (12 * large)
+    peak = jnp.where(y < 10, small * jnp.log(small) - small - jax.lax.lgamma(small + 1), series)
+    return peak - y * (jnp.expm1(above) - above)
 
 
 def _normal(location: Array, scale: Any, num_outputs: int) -> dist.Distribution:

@@ -12,8 +12,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpyro.distributions as dist
+from jax.scipy.special import betainc, gammainc, ndtr
 
-from posterity.likelihoods import cdf, class_probs
+from posterity.likelihoods import class_probs
 from posterity.streaming import Components
 from posterity.types import Array, Key
 from posterity.uncertainty import elementwise
@@ -22,6 +23,7 @@ MAX_BISECTIONS = 100  # in float32 the ends usually meet after thirty
 MAX_DOUBLINGS = 100
 SAMPLING = 2**30  # what samples of targets fold into their key
 NUM_SAMPLES = 4096  # where a likelihood has no cumulative distribution function
+POISSON = 1e20  # the concentration at which a negative binomial count of any float32 mean is a Poisson one
 
 
 def mean(model: Any, block: Components) -> Array:
@@ -68,6 +70,59 @@ def quantiles(model: Any, block: Components, levels: Array) -> Array:
     ends = _widened(reached, levels, *_first_bracket(single, levels.shape[0]))
     _, (_, high) = jax.lax.while_loop(unfinished, halve, (jnp.zeros((), int), ends))
     return jnp.where(jnp.isnan(reached(high)), jnp.nan, high)
+
+
+def cdf(distribution: dist.Distribution, value: Array) -> Array:
+    """P(y <= value) of each single number: 0 below the support and 1 above it, where numpyro's may be NaN, or 0.9."""
+    if isinstance(distribution, dist.Poisson):
+        return _count_cdf(value, distribution.mean, jnp.asarray(POISSON))
+    if isinstance(distribution, dist.GammaPoisson):
+        return _count_cdf(value, distribution.mean, jnp.asarray(distribution.concentration))
+    support: Any = getattr(distribution, "support", None)
+    lower, upper = (getattr(support, name, None) for name in ("lower_bound", "upper_bound"))
+    found = jnp.asarray(distribution.cdf(value))
+    found = found if lower is None else jnp.where(value < lower, 0.0, found)
+    return found if upper is None else jnp.where(value >= upper, 1.0, found)
+
+
+def _count_cdf(value: Array, mean: Array, concentration: Array) -> Array:
+    """P(y <= value) = I_p(a, b) of negative binomial counts, b = value + 1, p = a / (a + mean), to 3e-4.
+
+    In float32 the incomplete beta function is off by 0.04 at means of 1e5, and no number at 1e7: it is asked only below
+    300. Beyond, the incomplete gamma function stands in where a or b is below 10 (Wise 1950), and a normal where both
+    are above (Peizer & Pratt 1968).
+    """
+    above = jnp.floor(value) + 1
+    few, many, swapped = jnp.minimum(concentration, above), jnp.maximum(concentration, above), concentration > above
+    log_share = jnp.where(swapped, jnp.log1p(mean / concentration), jnp.log1p(concentration / mean))
+    # What is not chosen is asked small things too: the loops of these functions last until all elements are done.
+    by_beta = betainc(jnp.minimum(concentration, 300), jnp.minimum(above, 300), 1 / (1 + mean / concentration))
+    by_gamma = gammainc(jnp.minimum(few, 10), (many + (few - 1) / 2) * log_share)
+    by_gamma = jnp.where(swapped, 1 - by_gamma, by_gamma)
+    by_normal = ndtr(_normal_score(above - 1, mean, concentration))
+    found = jnp.where(few >= 10, by_normal, jnp.where(many >= 300, by_gamma, by_beta))
+    return jnp.where(value < 0, 0.0, found)
+
+
+def _normal_score(count: Array, mean: Array, concentration: Array) -> Array:
+    """The z of Peizer & Pratt with P(y <= count) = Phi(z) nearly: the root of the deviance, its bias removed."""
+    share, other = 1 / (1 + concentration / mean), 1 / (1 + mean / concentration)
+    above = (mean - count) * other - 0.5
+    bias = (
+        1 / 6
+        - share / 3
+        + 0.02 * (other / (count + 1) - share / concentration + (other - 0.5) / (concentration + count + 1))
+    )
+    counts, others = count + 0.5, concentration - 0.5
+    deviance = _bend(above / counts) / counts + _bend(-above / others) / others
+    return (bias - above) * jnp.sqrt(deviance / (1 + 1 / (6 * (concentration + count))))
+
+
+def _bend(x: Array) -> Array:
+    """2 (x - log(1 + x)) / x^2, by its series where the difference would cost digits."""
+    small, large = jnp.where(jnp.abs(x) < 0.1, x, 0.0), jnp.where(jnp.abs(x) < 0.1, 1.0, x)
+    series = 1 - small * (2 / 3 - small * (1 / 2 - small * (2 / 5 - small * (1 / 3 - small * 2 / 7))))
+    return jnp.where(jnp.abs(x) < 0.1, series, 2 * (large - jnp.log1p(large)) / jnp.square(large))
 
 
 def _first_bracket(single: dist.Distribution, num_levels: int) -> tuple[Array, Array]:

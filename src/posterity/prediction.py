@@ -1,6 +1,7 @@
 """A prediction: the mixture over draws at some rows, and what can be asked of it.
 
-Nothing is computed before it is asked for; each answer streams over rows within the memory budget.
+Nothing is computed before it is asked for; each answer streams over rows within the memory budget. Where the target
+has units of its own, y = shift + scale * z, all is computed of z, and comes into these units here, in float64.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity import metrics, mixture, uncertainty
+from posterity import metrics, mixture, tree, uncertainty
 from posterity.outofdistribution import Calibration
+from posterity.rescaled import Rescaled, without_units
 from posterity.streaming import OutputStream
 from posterity.uncertainty import Decomposition, Uncertainty
 
@@ -35,6 +37,9 @@ class Prediction:
         self._stream = stream
         self._calibration = calibration
         self._as_calibrated = as_calibrated
+        likelihood, self._shift, self._scale = without_units(stream.model.likelihood)
+        self._has_units = isinstance(stream.model.likelihood, Rescaled)
+        self._model = tree.replace(stream.model, likelihood=likelihood) if self._has_units else stream.model
 
     def __repr__(self) -> str:
         """What there is to ask for: computing any of it may take long."""
@@ -61,7 +66,7 @@ class Prediction:
     @cached_property
     def mean(self) -> np.ndarray:
         """The expected target; for classes, their probabilities [N, C]."""
-        return self._stream.map(mixture.mean)
+        return self._in_units(self._map(mixture.mean))
 
     @property
     def probs(self) -> np.ndarray:
@@ -89,8 +94,8 @@ class Prediction:
             raise ValueError(f"level={level} must lie strictly between 0 and 1.")
         # Two at a time: one compiled program serves any number of levels, and intervals too.
         pairs = np.resize(levels, (-(-len(levels) // 2), 2))
-        found = [self._stream.map(mixture.quantiles, shared=(jnp.asarray(pair),)) for pair in pairs]
-        found = np.concatenate(found, -1)[..., : len(levels)]
+        found = [self._map(mixture.quantiles, shared=(jnp.asarray(pair),)) for pair in pairs]
+        found = self._in_units(np.concatenate(found, -1)[..., : len(levels)])
         return found[..., 0] if np.ndim(level) == 0 else found
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
@@ -113,7 +118,11 @@ class Prediction:
 
     def log_prob(self, y: Any) -> np.ndarray:
         """log p(y) of the mixture, by log-mean-exp over draws, [N]."""
-        return self._stream.map(mixture.log_prob, self._targets(y))
+        y = self._targets(y)
+        if not self._has_units:
+            return self._map(mixture.log_prob, y)
+        log_prob = self._map(mixture.log_prob, (y - self._shift) / self._scale)
+        return log_prob - np.log(self._scale) * np.prod(y.shape[1:])
 
     def log_prob_gaussian(self, y: Any) -> np.ndarray:
         """log N(y; mean, std^2): the moment-matched Gaussian some papers report instead; not the mixture's."""
@@ -130,8 +139,8 @@ class Prediction:
         rows, stream = np.arange(self._stream.num_rows), self._stream
         if stream.closed_form:
             stream = stream.of_fresh_draws(num_samples)
-        drawn = stream.map(mixture.samples, rows, shared=(jax.random.key(seed), jnp.zeros(num_samples)))
-        return np.moveaxis(drawn, 1, 0)
+        shared = (jax.random.key(seed), jnp.zeros(num_samples))
+        return np.moveaxis(self._in_units(stream.map(mixture.samples, rows, shared=shared, model=self._model)), 1, 0)
 
     def crps(self, y: Any) -> np.ndarray:
         """Continuous ranked probability score, [N, ...]: exact for Gaussian mixtures of at most 512 parts."""
@@ -139,7 +148,8 @@ class Prediction:
         y = self._targets(y)
         normal = self._is_normal and self.num_draws <= EXACT_CRPS_COMPONENTS
         if normal:
-            means, stds = self._stream.map(mixture.normal_parts)
+            means, stds = self._map(mixture.normal_parts)
+            means, stds = self._in_units(means), self._scale * stds
             score = metrics.crps_gaussian_mixture_rows(
                 np.moveaxis(means, -1, 0).reshape(means.shape[-1], -1),
                 np.moveaxis(stds, -1, 0).reshape(means.shape[-1], -1),
@@ -154,7 +164,10 @@ class Prediction:
     def _decomposition(self) -> Decomposition:
         split = uncertainty.entropies if self.kind == "classes" else uncertainty.variances
         positions = uncertainty.chain_positions(self._stream.family, self._stream.draws)
-        return self._stream.map(split, shared=(positions,))
+        found = self._map(split, shared=(positions,))
+        if not self._has_units:
+            return found
+        return jax.tree.map(lambda part: self._scale**2 * part.astype(float), found)
 
     @property
     def total(self) -> np.ndarray:
@@ -180,13 +193,13 @@ class Prediction:
     def mutual_information(self) -> np.ndarray:
         """Epistemic uncertainty of classes, corrected for the bias of few draws (jackknife); NaN for one draw."""
         self._require("classes", "mutual_information", "epistemic")
-        return self._stream.map(uncertainty.jackknife_mutual_information)
+        return self._map(uncertainty.jackknife_mutual_information)
 
     @cached_property
     def variation_ratio(self) -> np.ndarray:
         """The share of draws that do not vote for the most voted class."""
         self._require("classes", "variation_ratio", "epistemic")
-        return self._stream.map(uncertainty.variation_ratio)
+        return self._map(uncertainty.variation_ratio)
 
     @cached_property
     def ood(self) -> np.ndarray:
@@ -205,7 +218,15 @@ class Prediction:
             lambda x: self._stream.family.outputs(self._stream.model, self._stream.key, x, jnp.zeros(1, int)),
             jax.tree.map(lambda leaf: leaf[:1], self._stream.x),
         )
-        return mixture.is_normal(self._stream.model, outputs.shape)
+        return mixture.is_normal(self._model, outputs.shape)
+
+    def _map(self, function: Callable[..., Any], *per_row: Any, shared: tuple[Any, ...] = ()) -> Any:
+        """What the stream makes of z, in units of its own."""
+        return self._stream.map(function, *per_row, shared=shared, model=self._model)
+
+    def _in_units(self, values: np.ndarray) -> np.ndarray:
+        """Places on the axis of z as places on that of the target."""
+        return self._shift + self._scale * values.astype(float) if self._has_units else values
 
     def _targets(self, y: Any) -> np.ndarray:
         y = np.asarray(y)
@@ -214,10 +235,13 @@ class Prediction:
                 f"The prediction has {self._stream.num_rows} rows and y has shape {y.shape}; make them agree."
             )
         expected = self.mean.shape[:-1] if self.kind == "classes" else self.mean.shape
-        if y.shape != expected and y.size == np.prod(expected):
-            y = y.reshape(expected)
-        if y.shape != expected:
-            raise ValueError(f"y has shape {y.shape}; the prediction is for targets of shape {expected}.")
+        # Axes of length 1 come and go; any other change of shape would pair targets with the wrong outputs.
+        if [n for n in y.shape if n != 1] != [n for n in expected if n != 1]:
+            raise ValueError(
+                f"y has shape {y.shape}; the prediction is for targets of shape {expected}. Only axes of length 1 may "
+                "differ: put the axes of y in that order."
+            )
+        y = y.reshape(expected)
         if self.kind == "continuous":
             return y
         whole = y.astype(np.int32)

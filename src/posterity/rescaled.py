@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 from posterity import tree
 from posterity.checks import check_positive
-from posterity.likelihoods import Kind, Likelihood, cdf
+from posterity.likelihoods import Kind, Likelihood
 from posterity.types import Array
 
 
@@ -68,6 +68,18 @@ class Rescaled(Likelihood):
         return jnp.square(self.scale) * self.likelihood.mean_variance(covariance)
 
 
+def without_units(likelihood: Likelihood) -> tuple[Likelihood, float, float]:
+    """(likelihood of z, shift, scale) of a target y = shift + scale * z; the likelihood itself, 0 and 1 of any other.
+
+    In float32 nothing is left of a z of unit size beside a large shift, such as that of dates in seconds: predictions
+    are made of z, and brought into the user's units in float64.
+    """
+    if not isinstance(likelihood, Rescaled):
+        return likelihood, 0.0, 1.0
+    inner, shift, scale = without_units(likelihood.likelihood)
+    return inner, float(likelihood.shift + likelihood.scale * shift), float(likelihood.scale * scale)
+
+
 class _Affine(dist.Distribution):
     """shift + scale * z. numpyro's TransformedDistribution has neither mean nor variance, and forgets z's own."""
 
@@ -87,7 +99,7 @@ class _Affine(dist.Distribution):
         return log_prob - math.prod(self.event_shape) * jnp.log(self.scale)
 
     def cdf(self, value: Any) -> Array:
-        return cdf(self.inner, (value - self.shift) / self.scale)
+        return self.inner.cdf((value - self.shift) / self.scale)
 
     @property
     def mean(self) -> Array:

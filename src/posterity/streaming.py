@@ -92,15 +92,17 @@ class OutputStream:
     def num_components(self) -> int:
         return self.family.num_chains if self.closed_form else len(self.draws)
 
-    def map(self, function: Callable[..., Any], *per_row: Any, shared: tuple[Any, ...] = ()) -> Any:
+    def map(self, function: Callable[..., Any], *per_row: Any, shared: tuple[Any, ...] = (), model: Any = None) -> Any:
         """function(model, components, *per_row, *shared) for every row; its results, concatenated over rows (axis 0).
 
-        The function must be defined once, at module level: compiled programs are kept by its identity.
+        The function must be defined once, at module level: compiled programs are kept by its identity. `model`: one
+        that reads the same outputs by another likelihood.
         """
+        model = self.model if model is None else model
         parts = []
         for rows, width, block in self._blocks():
             padded = [jnp.asarray(_pad(values[rows], width)) for values in per_row]
-            result = _evaluate(function, self.model, block, *padded, *shared)
+            result = _evaluate(function, model, block, *padded, *shared)
             parts.append(tree.take_rows(jax.tree.map(np.asarray, result), slice(0, rows.stop - rows.start)))
         return jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
 
