@@ -1,5 +1,7 @@
 """What is refused before anything runs, and rows, settings and starts at the edge of what is taken."""
 
+import dataclasses
+
 import numpy as np
 import numpyro.distributions as dist
 import optax
@@ -22,6 +24,7 @@ from posterity import (
     from_nnx,
     plots,
     prior,
+    tree,
 )
 from posterity.diagnostics import _kept_trace
 from posterity.inference import program, run
@@ -29,6 +32,7 @@ from posterity.likelihoods import Bernoulli, Categorical, Gaussian, GaussianLear
 from posterity.metrics import quantile_calibration
 from posterity.metrics.numbers import LEVELS
 from posterity.networks import linear, mlp
+from posterity.rescaled import Rescaled
 
 
 @pytest.fixture
@@ -143,6 +147,16 @@ def test_the_thinning_of_draws_is_not_that_of_tuning(line):
     trace, thin = _kept_trace(posterior, 8)
     assert thin == 1
     assert trace["log_joint"].shape == (2, 8)
+
+
+def test_a_large_shift_of_the_target_costs_the_diagnosis_no_digits(line):
+    x, y = line
+    method = HMC(10, num_burn_in=0, step_size=0.02, trajectory_length=0.2)
+    small = fit(Model(linear(), Rescaled(Gaussian(0.3), 0.0, 2.0)), method, (x, 2 * y), progress=False)
+    shifted = tree.replace(small.model, likelihood=Rescaled(Gaussian(0.3), 2.0**30, 2.0))
+    large = dataclasses.replace(small, model=shifted)
+    expected, found = (one.diagnose(x).draws["mean"] for one in (small, large))
+    np.testing.assert_allclose(found - 2.0**30, expected, atol=1e-6)
 
 
 def test_one_row_knows_no_error_of_its_calibration():

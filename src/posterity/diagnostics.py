@@ -30,8 +30,9 @@ from posterity.diagnosis import (
     worst_of_inputs,
 )
 from posterity.likelihoods import class_probs
+from posterity.rescaled import without_units
 from posterity.stored import StoredArray
-from posterity.streaming import DEFAULT_MEMORY, Components
+from posterity.streaming import DEFAULT_MEMORY, Components, OutputStream
 from posterity.types import Array, Phase
 from posterity.uncertainty import elementwise
 
@@ -52,7 +53,7 @@ def diagnose(posterior: Posterior, x: Any, *, seed: int = 0, memory: int = DEFAU
     if stream.closed_form:
         return _without_chains(num_chains, 0, prediction.mean.shape, {})
     num_draws = prediction.num_draws // num_chains
-    draws = {name: _by_chain(values, num_chains) for name, values in stream.map(predicted).items()}
+    draws = {name: _by_chain(values, num_chains) for name, values in _predicted(stream).items()}
     if "log_std" in draws and (draws["log_std"] == draws["log_std"][:1, :1]).all():
         del draws["log_std"]  # a known noise
     if family.num_draws is None or num_draws == 1:
@@ -62,6 +63,15 @@ def diagnose(posterior: Posterior, x: Any, *, seed: int = 0, memory: int = DEFAU
     if not getattr(posterior.method, "adjusted", True):  # nothing is ever rejected: an acceptance of 1 says nothing
         kept = {name: values for name, values in kept.items() if name not in ("acceptance", "accepted")}
     return _of_chains(draws, kept, steps, weights, names)
+
+
+def _predicted(stream: OutputStream) -> dict[str, np.ndarray]:
+    """What each draw predicts at each row, in the units of the target, which float32 may not hold."""
+    likelihood, shift, scale = without_units(stream.model.likelihood)
+    found = stream.map(predicted, model=tree.replace(stream.model, likelihood=likelihood))
+    if likelihood is stream.model.likelihood:
+        return found
+    return {"mean": shift + scale * found["mean"].astype(float), "log_std": np.log(scale) + found["log_std"]}
 
 
 def predicted(model: Any, block: Components) -> dict[str, Array]:
