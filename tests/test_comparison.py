@@ -67,6 +67,17 @@ def test_a_target_without_variation_is_refused(frame, column, message):
         prepare(frame, "y")
 
 
+def test_a_text_of_its_own_in_nearly_every_row_is_no_class(frame):
+    frame["y"] = [f"€{271_902 + row:,}" for row in range(80)]
+    for task in (None, "classification"):
+        with pytest.raises(ValueError, match=r"80 different texts in 80 rows, for instance '€271,902'.*plain numbers"):
+            prepare(frame, "y", task=task)
+    with pytest.raises(ValueError, match=r"'y' must hold numbers: .*'?€271,902.*write plain numbers such as 1234\.5"):
+        prepare(frame, "y", task="regression")
+    frame["y"] = [f"€{row % 20},000" for row in range(80)]
+    assert prepare(frame, "y").task == "classification"  # each has four rows
+
+
 def test_too_few_rows_are_refused(frame):
     with pytest.raises(ValueError, match="at least 10"):
         prepare(frame[:9], "y")

@@ -22,7 +22,7 @@ from posterity.model import Model
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
 from posterity.store import MANIFEST
-from posterity.table import TableEncoder, TargetEncoder
+from posterity.table import PLAIN, TableEncoder, TargetEncoder
 from posterity.tabular import DEFAULT_DROPOUT, num_aside, table_method, table_model
 from posterity.types import Task
 from posterity.verdict import verdict
@@ -49,6 +49,7 @@ COMPARED = ("mle", "map", "mc_dropout", "bayes_by_backprop", "deep_ensemble", "l
 PARTS = {"sgld": 4, "sghmc": 4, "cyclical": 4, "mile": 4, "nuts": 8, "hmc": 8}
 MAX_TEST_ROWS = 10_000
 MIN_ROWS = 10
+MANY_CLASSES = 10  # texts; from here on each must have two rows on average
 DIAGNOSED_ROWS = 200
 MAX_JUDGED_ROWS = 2000  # more would not change a mean distance by what its standard error already allows
 MOMENT = 1e-3  # seconds
@@ -136,6 +137,7 @@ def prepare(
     frame = frame.loc[~target_encoder.is_missing(frame[target])].reset_index(drop=True)
     if len(frame) < MIN_ROWS:
         raise ValueError(f"The table has {len(frame)} rows with a target; give at least {MIN_ROWS}.")
+    _check_classes(target_encoder.labels, target, len(frame))
     y, inputs = target_encoder.transform(frame[target]), frame.drop(columns=target)
     assert target_encoder.task is not None
     train, test, aside = _split(y, target_encoder.task, test_share, seed)
@@ -337,6 +339,15 @@ def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
 def _some_rows(num_rows: int) -> np.ndarray:
     """At most MAX_JUDGED_ROWS rows, evenly spaced."""
     return np.unique(np.linspace(0, num_rows - 1, min(num_rows, MAX_JUDGED_ROWS)).round().astype(int))
+
+
+def _check_classes(labels: list[Any], target: str, num_rows: int) -> None:
+    """Refuse texts of which nearly every row has its own: prices with a sign, names."""
+    if len(labels) >= MANY_CLASSES and 2 * len(labels) > num_rows and isinstance(labels[0], str):
+        raise ValueError(
+            f"Column {target!r} holds {len(labels)} different texts in {num_rows} rows, for instance {labels[0]!r}: "
+            f"too many to be classes. If they stand for numbers, {PLAIN}; if they are classes, merge the rare ones."
+        )
 
 
 def _split_remark(num_train: int, num_test: int, num_held_out: int) -> str:

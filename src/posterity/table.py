@@ -14,6 +14,7 @@ import dataclasses
 import re
 import warnings
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ FEW_VALUES = 10  # whole numbers with at most so many values are taken for class
 PERIODS = {"month": 12, "day_of_week": 7, "hour": 24}  # as pandas calls them
 MISSING, OTHER = "missing", "other"
 DATE_TEXT = re.compile(r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(\D|$)")
+PLAIN = "write plain numbers such as 1234.5, without signs, units or thousands separators"
 NUMBER_TEXT = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 
 
@@ -312,7 +314,7 @@ def to_numbers(column: pd.Series) -> np.ndarray:
         try:
             values = pd.Series(pd.to_numeric(column)).to_numpy(float, na_value=np.nan)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"Column {column.name!r} must hold numbers: {error}.") from error
+            raise ValueError(f"Column {column.name!r} must hold numbers: {error}; {PLAIN}.") from error
     if np.isinf(values).any():
         raise ValueError(f"Column {column.name!r} contains infinity; replace such values or leave them empty.")
     return values
@@ -343,13 +345,11 @@ def _kind(column: pd.Series) -> Literal["number", "category", "date"]:
 def _are_dates(values: Any) -> bool:
     if not all(isinstance(value, str) and DATE_TEXT.match(value) for value in values):
         return False
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), suppress(ValueError, UserWarning):
         warnings.simplefilter("error")  # pandas warns where one format does not suit all
-        try:
-            pd.to_datetime(pd.Series(values))
-        except (ValueError, UserWarning):
-            return False
-    return True
+        pd.to_datetime(pd.Series(values))
+        return True
+    return False
 
 
 def _factorized(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:

@@ -74,9 +74,7 @@ class DeepEnsemble(PointEstimate):
             return
         means, _ = model.full_prior.moments(params, model.network.fan_in_axis)
         if not all(np.isfinite(leaf).all() for leaf in jax.tree.leaves(means)):
-            raise ValueError(
-                "DeepEnsemble(anchored=True) needs a prior that has a mean, such as a normal one."
-            )
+            raise ValueError("DeepEnsemble(anchored=True) needs a prior that has a mean, such as a normal one.")
 
     @property
     def num_chains(self) -> int:  # type: ignore[override]
