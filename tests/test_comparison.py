@@ -59,7 +59,7 @@ def test_rows_without_a_target_are_left_out_aloud(frame):
 
 @pytest.mark.parametrize(
     ("column", "message"),
-    [(np.ones(80), "one class only"), (["yes"] * 80, "one class only"), ([np.nan] * 80, "missing")],
+    [(np.ones(80), "one value only"), (["yes"] * 80, "one class only"), ([np.nan] * 80, "with a target: 0")],
 )
 def test_a_target_without_variation_is_refused(frame, column, message):
     frame["y"] = column

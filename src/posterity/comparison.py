@@ -133,10 +133,11 @@ def prepare(
     frame: pd.DataFrame, target: str, *, task: Task | None = None, test_share: float = 0.2, seed: int = 0
 ) -> Prepared:
     """Split a table at random and turn its columns into numbers, learning how from the training rows alone."""
+    num_known = len(frame) - TargetEncoder.is_missing(frame[target]).sum()
+    if num_known < MIN_ROWS:
+        raise ValueError(f"Rows with a target: {num_known}; give at least {MIN_ROWS}.")
     target_encoder = TargetEncoder(task).fit(frame[target])
     frame = frame.loc[~target_encoder.is_missing(frame[target])].reset_index(drop=True)
-    if len(frame) < MIN_ROWS:
-        raise ValueError(f"The table has {len(frame)} rows with a target; give at least {MIN_ROWS}.")
     _check_classes(target_encoder.labels, target, len(frame))
     y, inputs = target_encoder.transform(frame[target]), frame.drop(columns=target)
     assert target_encoder.task is not None

@@ -299,11 +299,12 @@ def as_target(target: Any) -> pd.Series:
 
 
 def decide_task(target: pd.Series) -> Task:
-    """Texts, truth values and a few whole numbers are classes; all else is a number."""
-    if _kind(target) == "category":
-        return "classification"
-    whole = pd.api.types.is_integer_dtype(target)
-    return "classification" if target.nunique() <= (FEW_VALUES if whole else 2) else "regression"
+    """Texts, truth values and a few whole numbers are classes; all else is a number, a single value too."""
+    if (kind := _kind(target)) != "number":
+        return "classification" if kind == "category" else "regression"
+    most = FEW_VALUES if pd.api.types.is_integer_dtype(target) else 2  # 0.0 and 1.0 are truth values with gaps
+    whole = not (to_numbers(target) % 1).any()
+    return "classification" if whole and 1 < target.nunique() <= most else "regression"
 
 
 def to_numbers(column: pd.Series) -> np.ndarray:
@@ -383,9 +384,8 @@ def _median(values: np.ndarray, weight: np.ndarray) -> float:
     """The middle value of a column in which each value stands `weight` times."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weight[order])
-    half = reached[-1] / 2
-    lower, upper = (min(int(np.searchsorted(reached, half, side)), len(order) - 1) for side in ("left", "right"))
-    return float((values[order[lower]] + values[order[upper]]) / 2)
+    places = [np.searchsorted(reached, reached[-1] / 2, side) for side in ("left", "right")]
+    return float(np.mean(values[order[np.minimum(places, len(order) - 1)]]))
 
 
 def _sorted_labels(target: pd.Series) -> list[Any]:
