@@ -15,6 +15,7 @@ import pandas as pd
 
 from posterity import metrics
 from posterity.audit import Referee, own_distance
+from posterity.diagnosis import Diagnosis, Verdict
 from posterity.inference import fit, resume
 from posterity.inference.method import Method
 from posterity.metrics import Estimate
@@ -25,7 +26,7 @@ from posterity.store import MANIFEST
 from posterity.table import PLAIN, TableEncoder, TargetEncoder
 from posterity.tabular import DEFAULT_DROPOUT, num_aside, table_method, table_model
 from posterity.types import Task
-from posterity.verdict import verdict
+from posterity.verdict import recommended, verdict
 
 REFERENCE = "hmc"
 LABELS = {
@@ -67,6 +68,7 @@ class Entry:
     referee: dict[str, Estimate]  # distances from HMC; empty for HMC itself, or without it
     seconds: float
     remarks: tuple[str, ...] = ()  # what the budget cut, stuck chains
+    convergence: Verdict = "independent"  # of its chains, at some test rows
 
 
 @dataclass(frozen=True)
@@ -89,6 +91,10 @@ class Comparison:
     def verdict(self) -> list[str]:
         """What the numbers say, in sentences."""
         return verdict(self)
+
+    def recommended(self) -> Entry | None:
+        """The method that the verdict says to use; None where it says of none."""
+        return recommended(self)
 
 
 class Prepared(NamedTuple):
@@ -312,21 +318,21 @@ def _judge(prepared: Prepared, posteriors: dict[str, Posterior]) -> tuple[tuple[
     rows = _some_rows(len(y))
     hmc = posteriors.get(REFERENCE)
     judge = None if hmc is None else Referee(hmc.predict(x[rows]))
-    entries = []
+    entries, diagnoses = [], {}
     for name, posterior in posteriors.items():
+        diagnoses[name] = posterior.diagnose(x[rows][:DIAGNOSED_ROWS])
         prediction = posterior.predict(x)
         apart = {}
         if judge is not None and name != REFERENCE:
             apart = judge.distances(prediction if len(rows) == len(y) else posterior.predict(x[rows]))
-        found = metrics.evaluate(prediction, y)
-        seconds = posterior.receipt.seconds
-        entries.append(Entry(name, LABELS[name], posterior, prediction, found, apart, seconds, posterior.receipt.notes))
-    return tuple(entries), None if hmc is None else _trust(hmc, x[rows])
+        found, receipt = metrics.evaluate(prediction, y), posterior.receipt
+        about = (receipt.seconds, receipt.notes, diagnoses[name].verdict)
+        entries.append(Entry(name, LABELS[name], posterior, prediction, found, apart, *about))
+    return tuple(entries), None if hmc is None else _trust(hmc, diagnoses[REFERENCE], x[rows])
 
 
-def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
+def _trust(hmc: Posterior, found: Diagnosis, x: np.ndarray) -> dict[str, Any]:
     """What HMC's own chains say about it, in plain numbers."""
-    found = hmc.diagnose(x[:DIAGNOSED_ROWS])
     known = found.r_hat_of_inputs[~np.isnan(found.r_hat_of_inputs)]
     own = own_distance(hmc, x)
     return {
