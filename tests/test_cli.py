@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -16,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 from posterity.cli import app, cache, catalogue, pace, tables
+from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
 from posterity.comparison import prepare
 from posterity.inference import METHODS, load
@@ -264,6 +266,7 @@ def test_classes_are_compared_reported_and_predicted(tmp_path):
     assert by_name["map"]["scores"]["accuracy"]["value"] > 0.6
     assert {"brier", "calibration_error", "coverage_90", "nll"} <= set(by_name["hmc"]["scores"])
     assert found["verdict"]
+    assert found["recommended"] in ("map", "hmc", None)
     assert json.loads((folder / "results.json").read_text())["methods"] == found["methods"]
     assert Path(found["report"]).read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
 
@@ -283,6 +286,14 @@ def test_classes_are_compared_reported_and_predicted(tmp_path):
     for words in ("accuracy", "distance from HMC", "MAP", "report.html"):
         assert words in again.stdout
     assert json.loads((folder / "results.json").read_text())["methods"] == found["methods"]
+
+
+def test_the_last_line_names_the_method_that_the_verdict_recommends():
+    entries = [SimpleNamespace(name="laplace"), SimpleNamespace(name="mile")]
+    found = SimpleNamespace(entries=entries, recommended=lambda: entries[1])
+    assert next_step(found, Path("cls")) == "Predict new rows: posterity predict cls/mile NEW.csv"
+    unsure = SimpleNamespace(entries=entries, recommended=lambda: None)
+    assert next_step(unsure, Path("cls")).endswith("cls/METHOD NEW.csv, where METHOD is one of laplace, mile")
 
 
 def test_an_unwritable_cache_is_said_and_ignored(tmp_path, monkeypatch, capsys):

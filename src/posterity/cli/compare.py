@@ -115,7 +115,7 @@ def _compare(folder: Path, frame: pd.DataFrame, asked: dict[str, Any], as_json: 
     if as_json:
         print_json(summary)
     else:
-        results().print(f"Report: {report}\nPredict new rows: posterity predict {folder}/{_best(found)} NEW.csv")
+        results().print(f"Report: {report}\n{next_step(found, folder)}", markup=False, soft_wrap=True)
 
 
 def show(found: Comparison) -> None:
@@ -137,8 +137,11 @@ def _row(entry: Entry, names: list[str]) -> dict[str, str]:
     return {"method": entry.label, **cells, "time": duration(entry.seconds)}
 
 
-def _best(found: Comparison) -> str:
-    return min(found.entries, key=lambda entry: entry.scores["nll"].value).name
+def next_step(found: Comparison, folder: Path) -> str:
+    """How to predict with what the verdict recommends; where it recommends nothing the choice is left open."""
+    chosen = found.recommended()
+    text = f"Predict new rows: posterity predict {folder}/{'METHOD' if chosen is None else chosen.name} NEW.csv"
+    return text if chosen else f"{text}, where METHOD is one of {', '.join(entry.name for entry in found.entries)}"
 
 
 def as_plain(found: Comparison) -> dict[str, Any]:
@@ -166,6 +169,7 @@ def as_plain(found: Comparison) -> dict[str, Any]:
         "remarks": list(found.remarks),
         "settings": found.settings,
         "verdict": found.verdict(),
+        "recommended": None if (chosen := found.recommended()) is None else chosen.name,
     }
 
 
