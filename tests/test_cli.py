@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from posterity.cli import app, cache, catalogue, pace, tables
+from posterity.cli import app, cache, catalogue, folders, pace, tables
 from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
 from posterity.comparison import prepare
 from posterity.inference import METHODS, load
-from posterity.store import Reader
+from posterity.store import Reader, Writer
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -184,7 +184,24 @@ def test_a_folder_in_use_is_not_overwritten(tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
     failed = run("fit", "curve", "--out", tmp_path)
     assert failed.exit_code == 2
-    assert f"posterity resume {tmp_path}" in failed.stderr.replace("\n", "")
+    assert "it holds mine.txt, and no fit" in failed.stderr
+    assert "resume" not in failed.stderr  # it could not
+    (tmp_path / "comparison.json").write_text("{}")
+    assert f"posterity resume {tmp_path}" in run("fit", "curve", "--out", tmp_path).stderr
+
+
+def test_only_what_was_stored_is_said_to_be_kept(tmp_path):
+    assert "give the same command again" in folders.after_stop(tmp_path / "run")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "job.safetensors").write_bytes(b"")  # killed before its first manifest
+    assert "give the same command again" in folders.after_stop(tmp_path / "run")
+    assert folders.new_folder(tmp_path / "run", "") == tmp_path / "run"  # and that command is not refused
+    begun = Writer(tmp_path / "begun")
+    begun.manifest({"progress": None})
+    assert f"`posterity resume {begun.folder}` begins anew" in folders.after_stop(begun.folder)
+    first = Writer(tmp_path / "begun" / "start")  # of a method that starts from another
+    first.manifest({"progress": {"num_steps": 5}})
+    assert "goes on" in folders.after_stop(tmp_path / "begun")
 
 
 def test_every_column_gets_a_treatment_that_is_said_aloud(fitted):

@@ -134,8 +134,9 @@ def evaluate(
 @app.command()
 def resume(folder: Folder, budget: Budget = None, as_json: Json = False) -> None:
     """Go on with a fit or a comparison that was stopped."""
-    from posterity.cli.compare import is_comparison, resume_compare
+    from posterity.cli.compare import resume_compare
     from posterity.cli.fitting import resume_fit
+    from posterity.cli.folders import is_comparison
 
     (resume_compare if is_comparison(folder) else resume_fit)(folder, budget, as_json)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from posterity.cli.errors import InputError
 from posterity.cli.output import print_json, print_table
@@ -89,18 +88,4 @@ def check_budget(given: str | None) -> float | None:
 def check_effort(given: float) -> float:
     if not given > 0:
         raise InputError(f"--effort {given} must be above 0: 1 is the usual number of steps, 0.1 a tenth of them.")
-    return given
-
-
-def new_folder(given: Path | None, default: str) -> Path:
-    """The folder to write to; where none was named, the first free one of that name."""
-    if given is None:
-        candidates = (Path(default if number == 1 else f"{default}-{number}") for number in range(1, 10_000))
-        return next(path for path in candidates if not path.exists())
-    if given.is_file():
-        raise InputError(f"--out {given} is a file; name a new folder.")
-    if given.is_dir() and any(given.iterdir()):
-        raise InputError(
-            f"{given} is not empty. Name a new folder with --out, or go on with what is in it: posterity resume {given}"
-        )
     return given

@@ -12,8 +12,9 @@ import pandas as pd
 from posterity import metrics
 from posterity.cli import catalogue
 from posterity.cli.cache import keep_compiled_programs
-from posterity.cli.compare import is_comparison, plain_scores
+from posterity.cli.compare import plain_scores
 from posterity.cli.errors import FailedError, InputError
+from posterity.cli.folders import is_comparison, new_folder
 from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
@@ -43,7 +44,7 @@ def run_fit(
     effort = catalogue.check_effort(effort)
     table = read_table(source)
     target = check_target(table, target)
-    folder = catalogue.new_folder(out, f"posterity-{table.title}-{name}")
+    folder = new_folder(out, f"posterity-{table.title}-{name}")
     try:
         prepared = prepare(table.frame, target, task=task, test_share=0.0, seed=seed)  # type: ignore[arg-type]
     except ValueError as error:
@@ -72,7 +73,7 @@ def resume_fit(folder: Path, budget: str | None, as_json: bool) -> None:
 
 def _guarded(work: Any, folder: Path) -> Posterior:
     try:
-        return interruptible(work, f"What is done is kept: `posterity resume {folder}` goes on.")
+        return interruptible(work, folder)
     except StoreError as error:
         raise InputError(str(error)) from error
     except (ValueError, ArithmeticError, RuntimeError) as error:
