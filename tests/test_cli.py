@@ -16,12 +16,12 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
-from posterity.cli import app, cache, catalogue, folders, pace, tables
+from posterity.cli import app, cache, catalogue, pace, tables
 from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
 from posterity.comparison import prepare
 from posterity.inference import METHODS, load
-from posterity.store import Reader, Writer
+from posterity.store import Reader
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -97,6 +97,8 @@ def test_methods_are_all_told(capsys):
         (["compare", "iris", "--effort", "0"], "above 0"),
         (["compare", "iris", "--test-share", "2"], "0.2"),
         (["fit", "iris", "--method", "hcm"], "Did you mean hmc?"),
+        (["fit", "curve", "--method", "exact"], "linear in their weights only; not for the tables here."),
+        (["compare", "curve", "--methods", "map,exact"], "not for the tables here."),
         (["predict", "nowhere", "new.csv"], "no folder nowhere"),
         (["resume", "nowhere"], "no folder nowhere"),
     ],
@@ -108,6 +110,14 @@ def test_a_mistyped_name_gets_the_nearest_one(arguments, hint, tmp_path, monkeyp
     assert hint in " ".join(failed.stderr.split())
     assert failed.stdout == ""
     assert not list(tmp_path.iterdir())
+
+
+def test_a_name_like_no_other_gets_no_guess(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "posterity-semi").mkdir()
+    assert "There is no folder nothing. `posterity fit` makes one." in run("predict", "nothing", "new.csv").stderr
+    assert "Did you mean posterity-semi?" in run("predict", "posterity-semj", "new.csv").stderr
+    assert "Did you mean" not in run("fit", "curve", "--target", "zzz").stderr
 
 
 @pytest.mark.parametrize(
@@ -190,24 +200,11 @@ def test_a_folder_in_use_is_not_overwritten(tmp_path):
     assert f"posterity resume {tmp_path}" in run("fit", "curve", "--out", tmp_path).stderr
 
 
-def test_only_what_was_stored_is_said_to_be_kept(tmp_path):
-    assert "give the same command again" in folders.after_stop(tmp_path / "run")
-    (tmp_path / "run").mkdir()
-    (tmp_path / "run" / "job.safetensors").write_bytes(b"")  # killed before its first manifest
-    assert "give the same command again" in folders.after_stop(tmp_path / "run")
-    assert folders.new_folder(tmp_path / "run", "") == tmp_path / "run"  # and that command is not refused
-    begun = Writer(tmp_path / "begun")
-    begun.manifest({"progress": None})
-    assert f"`posterity resume {begun.folder}` begins anew" in folders.after_stop(begun.folder)
-    first = Writer(tmp_path / "begun" / "start")  # of a method that starts from another
-    first.manifest({"progress": {"num_steps": 5}})
-    assert "goes on" in folders.after_stop(tmp_path / "begun")
-
-
 def test_every_column_gets_a_treatment_that_is_said_aloud(fitted):
     said = fitted[1].stderr
-    for words in ("'size' lacks", "'country' has one value only", "'sold' holds dates", "Taken as regression"):
+    for words in ("'size' lacks", "'country' has one value only", "'sold' holds dates"):
         assert words in said
+    assert "Taken as regression; say --task classification if it is not." in said
     assert "Deep ensemble of price" in fitted[1].stdout
 
 
@@ -262,6 +259,16 @@ def test_a_fit_is_scored_on_other_rows(fitted, messy):
     assert scores["rmse"]["standard_error"] > 0
     assert {"nll", "crps", "calibration_error", "coverage_90"} <= set(scores)
     assert "coverage 90" in run("evaluate", fitted[0], messy).stdout
+
+
+def test_rows_without_their_targets_cannot_be_scored(fitted, messy, tmp_path):
+    path = tmp_path / "new.csv"
+    pd.read_csv(messy).drop(columns="price").to_csv(path, index=False)
+    failed = run("evaluate", fitted[0], path)
+    assert failed.exit_code == 2
+    assert "lacks the column 'price', which the fit predicts: add its known values." in failed.stderr
+    assert f"posterity predict {fitted[0]} {path}" in failed.stderr
+    assert "--target" not in failed.stderr
 
 
 def test_a_finished_fit_is_resumed_at_once(fitted):

@@ -225,7 +225,7 @@ class TargetEncoder:
         if self.task is None:
             self.task = decide_task(known)
             other = TASKS[1 - TASKS.index(self.task)]
-            self.remarks.append(f"Taken as {self.task}; say task={other!r} if it is not.")
+            self.remarks.append(f"Taken as {self.task}; say --task {other} if it is not.")  # the command asks
         counts = np.ones(len(known)) if weight is None else np.asarray(weight, float)[~missing]
         if self.task == "classification":
             self.labels = _sorted_labels(known)
