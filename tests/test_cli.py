@@ -243,6 +243,11 @@ def test_predictions_are_columns_beside_the_new_rows(fitted, messy, tmp_path):
     out = tmp_path / "made" / "predicted.parquet"
     assert run("predict", folder, path, "--out", out).stdout == ""
     assert np.allclose(pd.read_parquet(out)["mean"], found["mean"], rtol=1e-5)
+    before = out.read_bytes()
+    again = run("predict", folder, path, "--out", out, "--level", 0.5)
+    assert again.exit_code == 2
+    assert "is there already, and is not overwritten: name a new file" in again.stderr
+    assert out.read_bytes() == before
 
 
 def test_new_rows_must_have_the_columns(fitted, messy, tmp_path):

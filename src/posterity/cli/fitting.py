@@ -113,6 +113,8 @@ def run_predict(folder: Path, source: str, out: Path | None, level: float, as_js
         raise InputError(f"--level {level} must lie between 0 and 1, for instance 0.9.")
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out {out} must end in .csv or .parquet.")
+    if out is not None and out.exists():
+        raise InputError(f"--out {out} is there already, and is not overwritten: name a new file, or remove it first.")
     posterior = _load(folder)
     frame = read_table(source).frame
     prediction = posterior.predict(_inputs(posterior, frame))
