@@ -16,6 +16,7 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import posterity
 from posterity.cli import app, cache, catalogue, pace, tables
 from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
@@ -76,6 +77,11 @@ def test_help_names_every_command():
     assert shown.exit_code == 0
     for name in ("compare", "fit", "predict", "evaluate", "resume", "methods", "demo"):
         assert name in shown.stdout
+
+
+def test_the_version_is_told():
+    shown = run("--version")
+    assert (shown.exit_code, shown.stdout) == (0, f"posterity {posterity.__version__}\n")
 
 
 def test_methods_are_all_told(capsys):

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from posterity import __version__
 from posterity.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, FailedError, InputError
 from posterity.cli.output import say, say_error
 
@@ -37,6 +38,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"posterity {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version  # its callback has answered
+
 
 Target = Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
