@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -15,7 +16,9 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import posterity
 from posterity.cli import app, cache, catalogue, pace, tables
+from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
 from posterity.comparison import prepare
 from posterity.inference import METHODS, load
@@ -76,6 +79,11 @@ def test_help_names_every_command():
         assert name in shown.stdout
 
 
+def test_the_version_is_told():
+    shown = run("--version")
+    assert (shown.exit_code, shown.stdout) == (0, f"posterity {posterity.__version__}\n")
+
+
 def test_methods_are_all_told(capsys):
     listed = json.loads(run("methods", "--json").stdout)
     assert {row["name"] for row in listed} == set(METHODS) == set(catalogue.DESCRIPTIONS)
@@ -95,6 +103,8 @@ def test_methods_are_all_told(capsys):
         (["compare", "iris", "--effort", "0"], "above 0"),
         (["compare", "iris", "--test-share", "2"], "0.2"),
         (["fit", "iris", "--method", "hcm"], "Did you mean hmc?"),
+        (["fit", "curve", "--method", "exact"], "linear in their weights only; not for the tables here."),
+        (["compare", "curve", "--methods", "map,exact"], "not for the tables here."),
         (["predict", "nowhere", "new.csv"], "no folder nowhere"),
         (["resume", "nowhere"], "no folder nowhere"),
     ],
@@ -108,6 +118,14 @@ def test_a_mistyped_name_gets_the_nearest_one(arguments, hint, tmp_path, monkeyp
     assert not list(tmp_path.iterdir())
 
 
+def test_a_name_like_no_other_gets_no_guess(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "posterity-semi").mkdir()
+    assert "There is no folder nothing. `posterity fit` makes one." in run("predict", "nothing", "new.csv").stderr
+    assert "Did you mean posterity-semi?" in run("predict", "posterity-semj", "new.csv").stderr
+    assert "Did you mean" not in run("fit", "curve", "--target", "zzz").stderr
+
+
 @pytest.mark.parametrize(
     ("name", "content", "target", "message"),
     [
@@ -117,7 +135,8 @@ def test_a_mistyped_name_gets_the_nearest_one(arguments, hint, tmp_path, monkeyp
         ("names.csv", b"a,y\n", "y", "no rows"),
         ("binary.csv", b"\x00\x01\x02\x03", "y", "not a text file"),
         ("bad.parquet", b"nothing", "y", "cannot be read as Parquet"),
-        ("single.csv", b"a,y\n" + b"1,5\n" * 30, "y", "one class only"),
+        ("single.csv", b"a,y\n" + b"1,5\n" * 30, "y", "one value only"),
+        ("row.csv", b"a,y\n1,5.0\n", "y", "Rows with a target: 1; give at least 10"),
         ("alone.csv", b"y\n" + b"1\n2\n" * 30, "y", "the one column"),
         ("few.csv", b"a,y\n1,0.5\n2,0.7\n3,0.1\n", "y", "at least 10"),
         ("constant.csv", b"a,y\n" + b"".join(b"1,%d.5\n" % i for i in range(30)), "y", "No column"),
@@ -181,13 +200,17 @@ def test_a_folder_in_use_is_not_overwritten(tmp_path):
     (tmp_path / "mine.txt").write_text("kept")
     failed = run("fit", "curve", "--out", tmp_path)
     assert failed.exit_code == 2
-    assert f"posterity resume {tmp_path}" in failed.stderr.replace("\n", "")
+    assert "it holds mine.txt, and no fit" in failed.stderr
+    assert "resume" not in failed.stderr  # it could not
+    (tmp_path / "comparison.json").write_text("{}")
+    assert f"posterity resume {tmp_path}" in run("fit", "curve", "--out", tmp_path).stderr
 
 
 def test_every_column_gets_a_treatment_that_is_said_aloud(fitted):
     said = fitted[1].stderr
-    for words in ("'size' lacks", "'country' has one value only", "'sold' holds dates", "Taken as regression"):
+    for words in ("'size' lacks", "'country' has one value only", "'sold' holds dates"):
         assert words in said
+    assert "Taken as regression; say --task classification if it is not." in said
     assert "Deep ensemble of price" in fitted[1].stdout
 
 
@@ -226,6 +249,11 @@ def test_predictions_are_columns_beside_the_new_rows(fitted, messy, tmp_path):
     out = tmp_path / "made" / "predicted.parquet"
     assert run("predict", folder, path, "--out", out).stdout == ""
     assert np.allclose(pd.read_parquet(out)["mean"], found["mean"], rtol=1e-5)
+    before = out.read_bytes()
+    again = run("predict", folder, path, "--out", out, "--level", 0.5)
+    assert again.exit_code == 2
+    assert "is there already, and is not overwritten: name a new file" in again.stderr
+    assert out.read_bytes() == before
 
 
 def test_new_rows_must_have_the_columns(fitted, messy, tmp_path):
@@ -242,6 +270,16 @@ def test_a_fit_is_scored_on_other_rows(fitted, messy):
     assert scores["rmse"]["standard_error"] > 0
     assert {"nll", "crps", "calibration_error", "coverage_90"} <= set(scores)
     assert "coverage 90" in run("evaluate", fitted[0], messy).stdout
+
+
+def test_rows_without_their_targets_cannot_be_scored(fitted, messy, tmp_path):
+    path = tmp_path / "new.csv"
+    pd.read_csv(messy).drop(columns="price").to_csv(path, index=False)
+    failed = run("evaluate", fitted[0], path)
+    assert failed.exit_code == 2
+    assert "lacks the column 'price', which the fit predicts: add its known values." in failed.stderr
+    assert f"posterity predict {fitted[0]} {path}" in failed.stderr
+    assert "--target" not in failed.stderr
 
 
 def test_a_finished_fit_is_resumed_at_once(fitted):
@@ -263,6 +301,7 @@ def test_classes_are_compared_reported_and_predicted(tmp_path):
     assert by_name["map"]["scores"]["accuracy"]["value"] > 0.6
     assert {"brier", "calibration_error", "coverage_90", "nll"} <= set(by_name["hmc"]["scores"])
     assert found["verdict"]
+    assert found["recommended"] in ("map", "hmc", None)
     assert json.loads((folder / "results.json").read_text())["methods"] == found["methods"]
     assert Path(found["report"]).read_text(encoding="utf-8").lstrip().lower().startswith("<!doctype html")
 
@@ -282,6 +321,14 @@ def test_classes_are_compared_reported_and_predicted(tmp_path):
     for words in ("accuracy", "distance from HMC", "MAP", "report.html"):
         assert words in again.stdout
     assert json.loads((folder / "results.json").read_text())["methods"] == found["methods"]
+
+
+def test_the_last_line_names_the_method_that_the_verdict_recommends():
+    entries = [SimpleNamespace(name="laplace"), SimpleNamespace(name="mile")]
+    found = SimpleNamespace(entries=entries, recommended=lambda: entries[1])
+    assert next_step(found, Path("cls")) == "Predict new rows: posterity predict cls/mile NEW.csv"
+    unsure = SimpleNamespace(entries=entries, recommended=lambda: None)
+    assert next_step(unsure, Path("cls")).endswith("cls/METHOD NEW.csv, where METHOD is one of laplace, mile")
 
 
 def test_an_unwritable_cache_is_said_and_ignored(tmp_path, monkeypatch, capsys):

@@ -59,12 +59,23 @@ def test_rows_without_a_target_are_left_out_aloud(frame):
 
 @pytest.mark.parametrize(
     ("column", "message"),
-    [(np.ones(80), "one class only"), (["yes"] * 80, "one class only"), ([np.nan] * 80, "missing")],
+    [(np.ones(80), "one value only"), (["yes"] * 80, "one class only"), ([np.nan] * 80, "with a target: 0")],
 )
 def test_a_target_without_variation_is_refused(frame, column, message):
     frame["y"] = column
     with pytest.raises(ValueError, match=message):
         prepare(frame, "y")
+
+
+def test_a_text_of_its_own_in_nearly_every_row_is_no_class(frame):
+    frame["y"] = [f"€{271_902 + row:,}" for row in range(80)]
+    for task in (None, "classification"):
+        with pytest.raises(ValueError, match=r"80 different texts in 80 rows, for instance '€271,902'.*plain numbers"):
+            prepare(frame, "y", task=task)
+    with pytest.raises(ValueError, match=r"'y' must hold numbers: .*'?€271,902.*write plain numbers such as 1234\.5"):
+        prepare(frame, "y", task="regression")
+    frame["y"] = [f"€{row % 20},000" for row in range(80)]
+    assert prepare(frame, "y").task == "classification"  # each has four rows
 
 
 def test_too_few_rows_are_refused(frame):
@@ -107,7 +118,7 @@ def test_at_most_so_many_rows_are_judged():
 HARD = np.random.default_rng(0).normal(size=100)  # how hard each test row is, for every method
 
 
-def _entry(name, nll, seconds, distance=None, coverage=0.9, own=0.0):
+def _entry(name, nll, seconds, distance=None, coverage=0.9, own=0.0, convergence="good"):
     """`own`: how much the method's scores of single rows differ from those of the others."""
     noise = np.random.default_rng(len(name)).normal(size=100)
     rows = nll + (HARD - HARD.mean()) + own * (noise - noise.mean())
@@ -115,11 +126,11 @@ def _entry(name, nll, seconds, distance=None, coverage=0.9, own=0.0):
     scores = {"nll": Estimate(nll, 0.1), "coverage_90": Estimate(coverage, 0.02)}
     apart = {} if distance is None else {"wasserstein": Estimate(distance, 0.01)}
     nothing = SimpleNamespace()
-    return Entry(name, LABELS[name], nothing, prediction, scores, apart, seconds)  # type: ignore[arg-type]
+    return Entry(name, LABELS[name], nothing, prediction, scores, apart, seconds, (), convergence)  # type: ignore[arg-type]
 
 
-def _comparison(entries, **settings):
-    rows = (np.zeros((100, 1)), np.zeros(100))
+def _comparison(entries, num_rows=100, **settings):
+    rows = (np.zeros((num_rows, 1)), np.zeros(num_rows))
     return Comparison("t", "regression", "y", ("a",), (), rows, rows, None, tuple(entries), settings=settings)
 
 
@@ -137,9 +148,10 @@ def test_the_verdict_names_the_nearest_the_best_the_too_sure_and_what_to_use():
     assert "farthest is MAP" in text
     assert "own halves are 0.03 apart" in text
     assert "Best by negative log likelihood is HMC" in text
-    assert "within the standard error of the difference: MAP, Laplace" in text
+    assert "within two standard errors of the difference: MAP, Laplace" in text
     assert "70 % (MAP)" in text
     assert "Use Laplace" in text  # quicker than HMC, and unlike MAP it knows its ignorance
+    assert _comparison(entries, reference=trust).recommended().name == "laplace"
 
 
 def test_methods_are_told_apart_row_by_row():
@@ -149,6 +161,32 @@ def test_methods_are_told_apart_row_by_row():
     assert "Use HMC: nothing else predicts as well here." in _comparison([near, top]).verdict()
     same = _entry("laplace", 1.005, 1.0, own=0.1)
     assert any(line.startswith("Use Laplace") for line in _comparison([same, top]).verdict())
+
+
+def test_better_needs_two_standard_errors():
+    """The difference of the two, 0.015, has a standard error of 0.01."""
+    near, top = _entry("laplace", 1.015, 1.0, own=0.1), _entry("hmc", 1.0, 9.0)
+    assert "Use Laplace: as good as the best here, in 1.0 s." in _comparison([near, top]).verdict()
+
+
+@pytest.mark.parametrize("convergence", ["not converged", "undetermined"])
+def test_chains_that_do_not_agree_are_not_recommended(convergence):
+    top = _entry("hmc", 1.0, 9.0, convergence=convergence)
+    alone = _comparison([top, _entry("laplace", 2.0, 1.0)])
+    assert alone.recommended() is None
+    assert alone.verdict()[-1].startswith("HMC predicts best here, but its chains have not been seen to agree")
+    assert not any(line.startswith("Use") for line in alone.verdict())
+    for name in ("mile", "map"):  # as good as HMC by its scores, and not in doubt
+        beside = _comparison([top, _entry(name, 1.0, 60.0)])
+        assert beside.recommended().name == name
+        assert beside.verdict()[-1].startswith(f"Use {LABELS[name]}: as good as the best")
+
+
+def test_few_test_rows_recommend_nothing():
+    small = _comparison([_entry("hmc", 1.0, 9.0), _entry("map", 2.0, 1.0, coverage=0.5)], num_rows=2)
+    assert small.recommended() is None
+    assert small.verdict()[-1].startswith("2 test rows are too few to say which method to use: give at least 20")
+    assert not any(line.startswith(("Use", "Too sure")) for line in small.verdict())
 
 
 def test_the_doubts_about_the_referee_are_told():
@@ -180,6 +218,7 @@ def test_methods_are_compared_kept_and_read_again(frame, tmp_path):
     assert "Exact" in found.failures
     assert any("failed" in line for line in said)
     assert set(point.referee) == {"wasserstein"}
+    assert (point.convergence, hmc.convergence) == ("independent", found.settings["reference"]["verdict"])
     assert hmc.referee == {}
     assert 0 < point.referee["wasserstein"].value < 3
     assert {"rmse", "nll", "crps", "calibration_error", "coverage_90"} <= set(hmc.scores)

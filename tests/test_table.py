@@ -134,6 +134,8 @@ def test_a_weight_is_a_repetition():
         (np.arange(30), "regression"),
         (np.arange(30) % 3, "classification"),
         (np.arange(30) % 2 * 1.0, "classification"),
+        (np.arange(30) % 2 + 0.5, "regression"),
+        (np.arange(30) % 3 * 1.0, "regression"),
         (np.arange(30) % 2 == 0, "classification"),
         (np.array(["yes", "no"] * 15), "classification"),
         (pd.Series(pd.Categorical([1, 2, 3] * 10)), "classification"),
@@ -155,6 +157,9 @@ def test_the_task_is_decided_from_the_target_and_said(target, task):
 def test_targets_that_say_nothing_or_are_missing():
     with pytest.raises(ValueError, match="one value only"):
         TargetEncoder("regression").fit(np.full(5, 2.0))
+    for constant in (np.full(5, 5.0), np.full(5, 5), ["5"] * 5):
+        with pytest.raises(ValueError, match=r"one value only \(5\)"):
+            TargetEncoder().fit(constant)
     with pytest.raises(ValueError, match="one class only"):
         TargetEncoder().fit(["a"] * 5)
     with pytest.raises(ValueError, match="Every target is missing"):

@@ -15,6 +15,7 @@ import pandas as pd
 
 from posterity import metrics
 from posterity.audit import Referee, own_distance
+from posterity.diagnosis import Diagnosis, Verdict
 from posterity.inference import fit, resume
 from posterity.inference.method import Method
 from posterity.metrics import Estimate
@@ -22,10 +23,10 @@ from posterity.model import Model
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
 from posterity.store import MANIFEST
-from posterity.table import TableEncoder, TargetEncoder
+from posterity.table import PLAIN, TableEncoder, TargetEncoder
 from posterity.tabular import DEFAULT_DROPOUT, num_aside, table_method, table_model
 from posterity.types import Task
-from posterity.verdict import verdict
+from posterity.verdict import recommended, verdict
 
 REFERENCE = "hmc"
 LABELS = {
@@ -49,6 +50,7 @@ COMPARED = ("mle", "map", "mc_dropout", "bayes_by_backprop", "deep_ensemble", "l
 PARTS = {"sgld": 4, "sghmc": 4, "cyclical": 4, "mile": 4, "nuts": 8, "hmc": 8}
 MAX_TEST_ROWS = 10_000
 MIN_ROWS = 10
+MANY_CLASSES = 10  # texts; from here on each must have two rows on average
 DIAGNOSED_ROWS = 200
 MAX_JUDGED_ROWS = 2000  # more would not change a mean distance by what its standard error already allows
 MOMENT = 1e-3  # seconds
@@ -66,6 +68,7 @@ class Entry:
     referee: dict[str, Estimate]  # distances from HMC; empty for HMC itself, or without it
     seconds: float
     remarks: tuple[str, ...] = ()  # what the budget cut, stuck chains
+    convergence: Verdict = "independent"  # of its chains, at some test rows
 
 
 @dataclass(frozen=True)
@@ -88,6 +91,10 @@ class Comparison:
     def verdict(self) -> list[str]:
         """What the numbers say, in sentences."""
         return verdict(self)
+
+    def recommended(self) -> Entry | None:
+        """The method that the verdict says to use; None where it says of none."""
+        return recommended(self)
 
 
 class Prepared(NamedTuple):
@@ -132,10 +139,12 @@ def prepare(
     frame: pd.DataFrame, target: str, *, task: Task | None = None, test_share: float = 0.2, seed: int = 0
 ) -> Prepared:
     """Split a table at random and turn its columns into numbers, learning how from the training rows alone."""
+    num_known = len(frame) - TargetEncoder.is_missing(frame[target]).sum()
+    if num_known < MIN_ROWS:
+        raise ValueError(f"Rows with a target: {num_known}; give at least {MIN_ROWS}.")
     target_encoder = TargetEncoder(task).fit(frame[target])
     frame = frame.loc[~target_encoder.is_missing(frame[target])].reset_index(drop=True)
-    if len(frame) < MIN_ROWS:
-        raise ValueError(f"The table has {len(frame)} rows with a target; give at least {MIN_ROWS}.")
+    _check_classes(target_encoder.labels, target, len(frame))
     y, inputs = target_encoder.transform(frame[target]), frame.drop(columns=target)
     assert target_encoder.task is not None
     train, test, aside = _split(y, target_encoder.task, test_share, seed)
@@ -309,21 +318,21 @@ def _judge(prepared: Prepared, posteriors: dict[str, Posterior]) -> tuple[tuple[
     rows = _some_rows(len(y))
     hmc = posteriors.get(REFERENCE)
     judge = None if hmc is None else Referee(hmc.predict(x[rows]))
-    entries = []
+    entries, diagnoses = [], {}
     for name, posterior in posteriors.items():
+        diagnoses[name] = posterior.diagnose(x[rows][:DIAGNOSED_ROWS])
         prediction = posterior.predict(x)
         apart = {}
         if judge is not None and name != REFERENCE:
             apart = judge.distances(prediction if len(rows) == len(y) else posterior.predict(x[rows]))
-        found = metrics.evaluate(prediction, y)
-        seconds = posterior.receipt.seconds
-        entries.append(Entry(name, LABELS[name], posterior, prediction, found, apart, seconds, posterior.receipt.notes))
-    return tuple(entries), None if hmc is None else _trust(hmc, x[rows])
+        found, receipt = metrics.evaluate(prediction, y), posterior.receipt
+        about = (receipt.seconds, receipt.notes, diagnoses[name].verdict)
+        entries.append(Entry(name, LABELS[name], posterior, prediction, found, apart, *about))
+    return tuple(entries), None if hmc is None else _trust(hmc, diagnoses[REFERENCE], x[rows])
 
 
-def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
+def _trust(hmc: Posterior, found: Diagnosis, x: np.ndarray) -> dict[str, Any]:
     """What HMC's own chains say about it, in plain numbers."""
-    found = hmc.diagnose(x[:DIAGNOSED_ROWS])
     known = found.r_hat_of_inputs[~np.isnan(found.r_hat_of_inputs)]
     own = own_distance(hmc, x)
     return {
@@ -337,6 +346,15 @@ def _trust(hmc: Posterior, x: np.ndarray) -> dict[str, Any]:
 def _some_rows(num_rows: int) -> np.ndarray:
     """At most MAX_JUDGED_ROWS rows, evenly spaced."""
     return np.unique(np.linspace(0, num_rows - 1, min(num_rows, MAX_JUDGED_ROWS)).round().astype(int))
+
+
+def _check_classes(labels: list[Any], target: str, num_rows: int) -> None:
+    """Refuse texts of which nearly every row has its own: prices with a sign, names."""
+    if len(labels) >= MANY_CLASSES and 2 * len(labels) > num_rows and isinstance(labels[0], str):
+        raise ValueError(
+            f"Column {target!r} holds {len(labels)} different texts in {num_rows} rows, for instance {labels[0]!r}: "
+            f"too many to be classes. If they stand for numbers, {PLAIN}; if they are classes, merge the rare ones."
+        )
 
 
 def _split_remark(num_train: int, num_test: int, num_held_out: int) -> str:

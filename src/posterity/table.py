@@ -14,6 +14,7 @@ import dataclasses
 import re
 import warnings
 from collections.abc import Hashable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -28,6 +29,7 @@ FEW_VALUES = 10  # whole numbers with at most so many values are taken for class
 PERIODS = {"month": 12, "day_of_week": 7, "hour": 24}  # as pandas calls them
 MISSING, OTHER = "missing", "other"
 DATE_TEXT = re.compile(r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(\D|$)")
+PLAIN = "write plain numbers such as 1234.5, without signs, units or thousands separators"
 NUMBER_TEXT = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 
 
@@ -223,7 +225,7 @@ class TargetEncoder:
         if self.task is None:
             self.task = decide_task(known)
             other = TASKS[1 - TASKS.index(self.task)]
-            self.remarks.append(f"Taken as {self.task}; say task={other!r} if it is not.")
+            self.remarks.append(f"Taken as {self.task}; say --task {other} if it is not.")  # the command asks
         counts = np.ones(len(known)) if weight is None else np.asarray(weight, float)[~missing]
         if self.task == "classification":
             self.labels = _sorted_labels(known)
@@ -297,11 +299,12 @@ def as_target(target: Any) -> pd.Series:
 
 
 def decide_task(target: pd.Series) -> Task:
-    """Texts, truth values and a few whole numbers are classes; all else is a number."""
-    if _kind(target) == "category":
-        return "classification"
-    whole = pd.api.types.is_integer_dtype(target)
-    return "classification" if target.nunique() <= (FEW_VALUES if whole else 2) else "regression"
+    """Texts, truth values and a few whole numbers are classes; all else is a number, a single value too."""
+    if (kind := _kind(target)) != "number":
+        return "classification" if kind == "category" else "regression"
+    most = FEW_VALUES if pd.api.types.is_integer_dtype(target) else 2  # 0.0 and 1.0 are truth values with gaps
+    whole = not (to_numbers(target) % 1).any()
+    return "classification" if whole and 1 < target.nunique() <= most else "regression"
 
 
 def to_numbers(column: pd.Series) -> np.ndarray:
@@ -312,7 +315,7 @@ def to_numbers(column: pd.Series) -> np.ndarray:
         try:
             values = pd.Series(pd.to_numeric(column)).to_numpy(float, na_value=np.nan)
         except (ValueError, TypeError) as error:
-            raise ValueError(f"Column {column.name!r} must hold numbers: {error}.") from error
+            raise ValueError(f"Column {column.name!r} must hold numbers: {error}; {PLAIN}.") from error
     if np.isinf(values).any():
         raise ValueError(f"Column {column.name!r} contains infinity; replace such values or leave them empty.")
     return values
@@ -343,13 +346,11 @@ def _kind(column: pd.Series) -> Literal["number", "category", "date"]:
 def _are_dates(values: Any) -> bool:
     if not all(isinstance(value, str) and DATE_TEXT.match(value) for value in values):
         return False
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), suppress(ValueError, UserWarning):
         warnings.simplefilter("error")  # pandas warns where one format does not suit all
-        try:
-            pd.to_datetime(pd.Series(values))
-        except (ValueError, UserWarning):
-            return False
-    return True
+        pd.to_datetime(pd.Series(values))
+        return True
+    return False
 
 
 def _factorized(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
@@ -383,9 +384,8 @@ def _median(values: np.ndarray, weight: np.ndarray) -> float:
     """The middle value of a column in which each value stands `weight` times."""
     order = np.argsort(values, kind="stable")
     reached = np.cumsum(weight[order])
-    half = reached[-1] / 2
-    lower, upper = (min(int(np.searchsorted(reached, half, side)), len(order) - 1) for side in ("left", "right"))
-    return float((values[order[lower]] + values[order[upper]]) / 2)
+    places = [np.searchsorted(reached, reached[-1] / 2, side) for side in ("left", "right")]
+    return float(np.mean(values[order[np.minimum(places, len(order) - 1)]]))
 
 
 def _sorted_labels(target: pd.Series) -> list[Any]:

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
     from posterity.comparison import Comparison, Entry
 
 DISTANCE = {"classification": "total_variation", "regression": "wasserstein"}
+MIN_TEST_ROWS = 20  # fewer tell methods apart by chance
+POINTS = ("mle", "map")  # they know nothing of their ignorance
+TRUSTED = ("good", "usable", "independent")  # of the verdicts on chains
 UNIT = {"classification": "of probability in total variation", "regression": "of HMC's predictive standard deviation"}
 
 
@@ -19,19 +22,48 @@ def verdict(comparison: Comparison) -> list[str]:
     """What the numbers of a comparison say: is HMC to be believed, who is near it, who predicts best, what to use."""
     if not comparison.entries:
         return ["No method came to an end, so there is nothing to compare."]
-    top = min(comparison.entries, key=lambda entry: entry.scores["nll"].value)
-    best = [entry for entry in comparison.entries if entry is top or _ties(entry, top, comparison.test[1])]
-    return [*_on_hmc(comparison), *_on_scores(top, best), *_on_coverage(comparison), _advice(best)]
+    top, best = _top(comparison), _best(comparison)
+    told = [*_on_hmc(comparison), *_on_scores(top, best)]
+    if _has_few_rows(comparison):
+        few = f"{len(comparison.test[1])} test rows are too few to say which method to use"
+        return [*told, f"{few}: give at least {MIN_TEST_ROWS}, by more rows or a larger --test-share."]
+    return [*told, *_on_coverage(comparison), _advice(top, best, recommended(comparison))]
+
+
+def recommended(comparison: Comparison) -> Entry | None:
+    """The quickest of the best that knows its ignorance; a point estimate only where no other can be trusted.
+
+    None where test rows are too few to choose by, or where none of the best has chains that agree.
+    """
+    if not comparison.entries or _has_few_rows(comparison):
+        return None
+    trusted = [entry for entry in _best(comparison) if entry.convergence in TRUSTED]
+    knowing = [entry for entry in trusted if entry.name not in POINTS]
+    return min(knowing or trusted, key=lambda entry: entry.seconds, default=None)
+
+
+def _has_few_rows(comparison: Comparison) -> bool:
+    return len(comparison.test[1]) < MIN_TEST_ROWS
+
+
+def _top(comparison: Comparison) -> Entry:
+    return min(comparison.entries, key=lambda entry: entry.scores["nll"].value)
+
+
+def _best(comparison: Comparison) -> list[Entry]:
+    """The one of the best score, and those that the test rows cannot tell from it."""
+    top = _top(comparison)
+    return [entry for entry in comparison.entries if entry is top or _ties(entry, top, comparison.test[1])]
 
 
 def _ties(entry: Entry, top: Entry, y: np.ndarray) -> bool:
-    """Whether the test rows cannot tell two methods apart: by the standard error of their difference, row by row.
+    """Whether test rows cannot tell two methods apart: by two standard errors of their difference, row by row.
 
     Rows that are hard for both make each score uncertain, and say nothing of which is better.
     """
     with np.errstate(invalid="ignore"):  # rows that both hold impossible: no difference to speak of
         behind = mean_over_rows(np.asarray(top.prediction.log_prob(y)) - np.asarray(entry.prediction.log_prob(y)))
-    return behind.value <= behind.standard_error or behind.value <= 0
+    return behind.value <= 2 * behind.standard_error or behind.value <= 0
 
 
 def _on_hmc(comparison: Comparison) -> list[str]:
@@ -68,7 +100,7 @@ def _on_scores(top: Entry, best: list[Entry]) -> list[str]:
     others = [entry.label for entry in best if entry is not top]
     line = f"Best by negative log likelihood is {top.label}, {top.scores['nll']}"
     if others:
-        line += f"; within the standard error of the difference: {', '.join(others)}"
+        line += f"; within two standard errors of the difference: {', '.join(others)}"
     return [f"{line}."]
 
 
@@ -83,10 +115,12 @@ def _on_coverage(comparison: Comparison) -> list[str]:
     return [f"Too sure of themselves: 90 % {what} only {shown} of the test targets."]
 
 
-def _advice(best: list[Entry]) -> str:
-    """The quickest of the best that knows its ignorance; a point estimate only where nothing else is as good."""
-    knowing = [entry for entry in best if entry.name not in ("mle", "map")] or best
-    quickest = min(knowing, key=lambda entry: entry.seconds)
+def _advice(top: Entry, best: list[Entry], chosen: Entry | None) -> str:
+    if chosen is None:
+        return (
+            f"{top.label} predicts best here, but its chains have not been seen to agree: with more time it may "
+            "predict otherwise. Give it some, by --budget or --effort, before you use it."
+        )
     if len(best) == 1:
-        return f"Use {quickest.label}: nothing else predicts as well here."
-    return f"Use {quickest.label}: as good as the best here, in {quickest.seconds:.1f} s."
+        return f"Use {chosen.label}: nothing else predicts as well here."
+    return f"Use {chosen.label}: as good as the best here, in {chosen.seconds:.1f} s."

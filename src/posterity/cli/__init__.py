@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from posterity import __version__
 from posterity.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, FailedError, InputError
 from posterity.cli.output import say, say_error
 
@@ -37,6 +38,22 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_show_locals=False,
 )
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"posterity {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_show_version, is_eager=True)
+    ] = False,
+) -> None:
+    del version  # its callback has answered
+
 
 Target = Annotated[str | None, typer.Option(help="The column to predict.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
@@ -134,8 +151,9 @@ def evaluate(
 @app.command()
 def resume(folder: Folder, budget: Budget = None, as_json: Json = False) -> None:
     """Go on with a fit or a comparison that was stopped."""
-    from posterity.cli.compare import is_comparison, resume_compare
+    from posterity.cli.compare import resume_compare
     from posterity.cli.fitting import resume_fit
+    from posterity.cli.folders import is_comparison
 
     (resume_compare if is_comparison(folder) else resume_fit)(folder, budget, as_json)
 

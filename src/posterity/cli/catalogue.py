@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 from posterity.cli.errors import InputError
 from posterity.cli.output import print_json, print_table
+from posterity.cli.tables import similar_name
 from posterity.comparison import COMPARED, LABELS
-from posterity.names import nearest_name
 from posterity.types import TASKS
 
 DESCRIPTIONS = {
@@ -33,6 +32,7 @@ DESCRIPTIONS = {
     "nuts": ("HMC that chooses its own trajectory length.", "Few weights; when HMC's defaults do not fit."),
     "hmc": ("Hamiltonian Monte Carlo on all rows.", "The referee: the posterior itself, given time."),
 }
+NOT_FOR_TABLES = ("exact",)
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
@@ -59,9 +59,11 @@ def check_methods(given: str | None) -> list[str]:
 
 def check_method(given: str) -> str:
     name = re.sub(r"[\s-]+", "_", given.strip().lower())
+    if name in NOT_FOR_TABLES:
+        raise InputError(f"{name} cannot be used here. {' '.join(DESCRIPTIONS[name])} Others: `posterity methods`.")
     if name in DESCRIPTIONS:
         return name
-    guess = nearest_name(name, list(DESCRIPTIONS))
+    guess = similar_name(name, DESCRIPTIONS)
     hint = f" Did you mean {guess}?" if guess else ""
     raise InputError(f"There is no method {given.strip()!r}.{hint} Methods: {', '.join(DESCRIPTIONS)}.")
 
@@ -69,7 +71,7 @@ def check_method(given: str) -> str:
 def check_task(given: str | None) -> str | None:
     if given is None or given in TASKS:
         return given
-    guess = nearest_name(given, TASKS)
+    guess = similar_name(given, TASKS)
     hint = f" Did you mean {guess}?" if guess else ""
     raise InputError(f"--task {given} is not known.{hint} Tasks: {', '.join(TASKS)}.")
 
@@ -89,18 +91,4 @@ def check_budget(given: str | None) -> float | None:
 def check_effort(given: float) -> float:
     if not given > 0:
         raise InputError(f"--effort {given} must be above 0: 1 is the usual number of steps, 0.1 a tenth of them.")
-    return given
-
-
-def new_folder(given: Path | None, default: str) -> Path:
-    """The folder to write to; where none was named, the first free one of that name."""
-    if given is None:
-        candidates = (Path(default if number == 1 else f"{default}-{number}") for number in range(1, 10_000))
-        return next(path for path in candidates if not path.exists())
-    if given.is_file():
-        raise InputError(f"--out {given} is a file; name a new folder.")
-    if given.is_dir() and any(given.iterdir()):
-        raise InputError(
-            f"{given} is not empty. Name a new folder with --out, or go on with what is in it: posterity resume {given}"
-        )
     return given

@@ -16,6 +16,7 @@ from posterity import comparison as comparing
 from posterity.cli import catalogue
 from posterity.cli.cache import keep_compiled_programs
 from posterity.cli.errors import FailedError, InputError
+from posterity.cli.folders import ASKED, new_folder
 from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, finite, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
@@ -24,7 +25,7 @@ from posterity.comparison import Comparison, Entry, prepare
 from posterity.metrics import Estimate
 from posterity.report import write_report
 
-ASKED, TABLE, RESULTS, REPORT = "comparison.json", "data.parquet", "results.json", "report.html"
+TABLE, RESULTS, REPORT = "data.parquet", "results.json", "report.html"
 HEADINGS = {
     "rmse": "RMSE",
     "accuracy": "accuracy",
@@ -66,7 +67,7 @@ def run_compare(source: str | None, target: str | None, options: Options, out: P
     asked = options.checked()
     table = read_table(source)
     asked |= {"title": table.title, "target": check_target(table, target), "remarks": list(table.remarks)}
-    folder = catalogue.new_folder(out, f"posterity-{table.title}")
+    folder = new_folder(out, f"posterity-{table.title}")
     try:  # before anything is written: most tables that cannot be used fail here
         prepared = prepare(table.frame, asked["target"], **{k: asked[k] for k in ("task", "test_share", "seed")})
     except ValueError as error:
@@ -87,10 +88,6 @@ def run_compare(source: str | None, target: str | None, options: Options, out: P
     _compare(folder, table.frame, asked, as_json)
 
 
-def is_comparison(folder: Path) -> bool:
-    return (folder / ASKED).is_file()
-
-
 def resume_compare(folder: Path, budget: str | None, as_json: bool) -> None:
     """The comparison again: methods that are done are read, the one that was cut off goes on, the others follow."""
     asked = json.loads((folder / ASKED).read_text())
@@ -103,7 +100,7 @@ def _compare(folder: Path, frame: pd.DataFrame, asked: dict[str, Any], as_json: 
     def work() -> Comparison:
         return comparing.compare(frame, folder=folder, say=say, **asked)
 
-    found = interruptible(work, f"What is done is kept: `posterity resume {folder}` goes on.")
+    found = interruptible(work, folder)
     if not found.entries:
         raise FailedError(f"No method came to an end. {' '.join(f'{k}: {v}' for k, v in found.failures.items())}")
     summary = {**as_plain(found), "out": str(folder), "report": str(folder / REPORT)}
@@ -115,7 +112,7 @@ def _compare(folder: Path, frame: pd.DataFrame, asked: dict[str, Any], as_json: 
     if as_json:
         print_json(summary)
     else:
-        results().print(f"Report: {report}\nPredict new rows: posterity predict {folder}/{_best(found)} NEW.csv")
+        results().print(f"Report: {report}\n{next_step(found, folder)}", markup=False, soft_wrap=True)
 
 
 def show(found: Comparison) -> None:
@@ -137,8 +134,11 @@ def _row(entry: Entry, names: list[str]) -> dict[str, str]:
     return {"method": entry.label, **cells, "time": duration(entry.seconds)}
 
 
-def _best(found: Comparison) -> str:
-    return min(found.entries, key=lambda entry: entry.scores["nll"].value).name
+def next_step(found: Comparison, folder: Path) -> str:
+    """How to predict with what the verdict recommends; where it recommends nothing the choice is left open."""
+    chosen = found.recommended()
+    text = f"Predict new rows: posterity predict {folder}/{'METHOD' if chosen is None else chosen.name} NEW.csv"
+    return text if chosen else f"{text}, where METHOD is one of {', '.join(entry.name for entry in found.entries)}"
 
 
 def as_plain(found: Comparison) -> dict[str, Any]:
@@ -166,6 +166,7 @@ def as_plain(found: Comparison) -> dict[str, Any]:
         "remarks": list(found.remarks),
         "settings": found.settings,
         "verdict": found.verdict(),
+        "recommended": None if (chosen := found.recommended()) is None else chosen.name,
     }
 
 

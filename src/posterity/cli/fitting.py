@@ -12,16 +12,16 @@ import pandas as pd
 from posterity import metrics
 from posterity.cli import catalogue
 from posterity.cli.cache import keep_compiled_programs
-from posterity.cli.compare import is_comparison, plain_scores
+from posterity.cli.compare import plain_scores
 from posterity.cli.errors import FailedError, InputError
+from posterity.cli.folders import is_comparison, new_folder
 from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
-from posterity.cli.tables import check_target, read_table, shortened
+from posterity.cli.tables import check_target, read_table, shortened, similar_name
 from posterity.comparison import LABELS, Run, prepare
 from posterity.encoding import StoreError
 from posterity.inference import load, resume
-from posterity.names import nearest_name
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
 from posterity.store import MANIFEST
@@ -43,7 +43,7 @@ def run_fit(
     effort = catalogue.check_effort(effort)
     table = read_table(source)
     target = check_target(table, target)
-    folder = catalogue.new_folder(out, f"posterity-{table.title}-{name}")
+    folder = new_folder(out, f"posterity-{table.title}-{name}")
     try:
         prepared = prepare(table.frame, target, task=task, test_share=0.0, seed=seed)  # type: ignore[arg-type]
     except ValueError as error:
@@ -72,7 +72,7 @@ def resume_fit(folder: Path, budget: str | None, as_json: bool) -> None:
 
 def _guarded(work: Any, folder: Path) -> Posterior:
     try:
-        return interruptible(work, f"What is done is kept: `posterity resume {folder}` goes on.")
+        return interruptible(work, folder)
     except StoreError as error:
         raise InputError(str(error)) from error
     except (ValueError, ArithmeticError, RuntimeError) as error:
@@ -113,6 +113,8 @@ def run_predict(folder: Path, source: str, out: Path | None, level: float, as_js
         raise InputError(f"--level {level} must lie between 0 and 1, for instance 0.9.")
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out {out} must end in .csv or .parquet.")
+    if out is not None and out.exists():
+        raise InputError(f"--out {out} is there already, and is not overwritten: name a new file, or remove it first.")
     posterior = _load(folder)
     frame = read_table(source).frame
     prediction = posterior.predict(_inputs(posterior, frame))
@@ -152,7 +154,12 @@ def predicted_columns(posterior: Posterior, prediction: Prediction, level: float
 def run_evaluate(folder: Path, source: str, as_json: bool) -> None:
     posterior = _load(folder)
     table = read_table(source)
-    target = check_target(table, posterior.metadata["target"])
+    target = posterior.metadata["target"]
+    if target not in table.frame.columns:
+        raise InputError(
+            f"{source} lacks the column {target!r}, which the fit predicts: add its known values. Without them: "
+            f"posterity predict {folder} {source}"
+        )
     encoder = _target_encoder(posterior)
     missing = encoder.is_missing(table.frame[target])
     if missing.any():
@@ -192,7 +199,8 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder} holds a comparison; choose one of its fits: {folder}/ and {', '.join(fits)}.")
     if not folder.exists():
         beside = [path.name for path in folder.parent.iterdir() if path.is_dir()] if folder.parent.is_dir() else []
-        hint = f" Did you mean {folder.parent / nearest_name(folder.name, beside)}?" if beside else ""
+        guess = similar_name(folder.name, beside)
+        hint = f" Did you mean {folder.parent / guess}?" if guess else ""
         raise InputError(f"There is no folder {folder}.{hint} `posterity fit` makes one.")
     if not (folder / MANIFEST).is_file():
         raise InputError(f"{folder} holds no fit; make one: posterity fit DATA --target NAME --out NEW_FOLDER")
@@ -204,7 +212,8 @@ def _inputs(posterior: Posterior, frame: pd.DataFrame) -> np.ndarray:
     lacking = [name for name in encoder.names if name not in frame.columns]
     if lacking:
         spare = [str(name) for name in frame.columns if name not in encoder.names]
-        hint = f" Is {nearest_name(lacking[0], spare)!r} meant to be {lacking[0]!r}?" if spare else ""
+        guess = similar_name(lacking[0], spare)
+        hint = f" Is {guess!r} meant to be {lacking[0]!r}?" if guess else ""
         raise InputError(f"The new rows lack the column(s) {shortened(lacking)}.{hint} Add them, empty if not known.")
     unknown = [str(n) for n in frame.columns if n not in encoder.names and n != posterior.metadata["target"]]
     if unknown:

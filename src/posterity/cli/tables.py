@@ -6,6 +6,8 @@ import csv
 import gzip
 import io
 import itertools
+from collections.abc import Iterable
+from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,6 +21,7 @@ BUNDLED = ("diabetes", "iris", "wine", "breast_cancer", "digits", "curve")
 DEFAULT = "diabetes"
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SNIFFED_LINES = 50
+ALIKE = 0.5  # from here on a name may have been meant by another; 1 is the same
 
 
 class NamedTable(NamedTuple):
@@ -56,7 +59,7 @@ def check_target(table: NamedTable, target: str | None) -> str:
     if chosen is None:
         raise InputError(f"Say which column to predict: --target NAME. The columns are {shortened(columns)}.")
     if chosen not in columns:
-        guess = nearest_name(chosen, columns)
+        guess = similar_name(chosen, columns)
         hint = f" Did you mean --target {_quoted(guess)}?" if guess else ""
         raise InputError(f"There is no column {chosen!r} in {table.title}.{hint} The columns are {shortened(columns)}.")
     if len(columns) == 1:
@@ -83,6 +86,13 @@ def bundled(name: str) -> NamedTable:
     return NamedTable(name, frame, "target", ())
 
 
+def similar_name(name: str, names: Iterable[str]) -> str:
+    """The nearest of the names; "" where none is like it, as a guess that shares nothing misleads."""
+    choices = list(names)
+    guess = nearest_name(name, choices) if choices else ""
+    return guess if SequenceMatcher(None, name.lower(), guess.lower()).ratio() >= ALIKE else ""
+
+
 def shortened(names: list[str], most: int = 12) -> str:
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {len(names) - most} more"
@@ -93,7 +103,7 @@ def _not_found(source: str) -> str:
     folder = path.parent
     beside = [entry.name for entry in folder.iterdir() if entry.is_file()] if folder.is_dir() else []
     candidates = [*beside, *(BUNDLED if folder == Path() else ())]
-    guess = nearest_name(path.name, candidates) if candidates else ""
+    guess = similar_name(path.name, candidates)
     hint = f" Did you mean {folder / guess if guess in beside else guess}?" if guess else ""
     return f"There is no file {source}.{hint} Bundled tables: {', '.join(BUNDLED)}."
 
