@@ -67,7 +67,7 @@ def table_model(
         task: 'regression' or 'classification'.
         num_classes: Of a classification.
         hidden: Widths of the hidden layers; () for a linear model.
-        prior: None for the default; a number, the standard deviation of each weight times sqrt(fan-in); or any prior.
+        prior: None for the default; a number s, for standard deviations of s / sqrt(fan-in); or any prior.
         temperature: Of the posterior; 1 is Bayes' rule.
         dropout: Share of hidden units that MC dropout drops.
         shift: Where the targets of a regression are centred, in the user's units.

@@ -80,7 +80,9 @@ def _on_hmc(comparison: Comparison) -> list[str]:
         if farthest is not nearest:
             line += f"; farthest is {farthest.label}, {farthest.referee[name].value:.2g}"
         own = trust["own_distance"].get(name)
-        lines.append(f"{line}." + (f" HMC's own halves are {own[0]:.2g} apart: less cannot be seen." if own else ""))
+        lines.append(f"{line}.")
+        if own:
+            lines[-1] += f" HMC's own halves are {own[0]:.2g} apart: smaller distances cannot be told from chance."
     return lines
 
 

@@ -33,7 +33,7 @@ class PlainGroup(TyperGroup):
 
 app = typer.Typer(
     cls=PlainGroup,
-    help="Fit a network to a table by a dozen Bayesian methods, and see which to believe.",
+    help="Fit a network to a table by fourteen Bayesian methods, and see which to believe.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
