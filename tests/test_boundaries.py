@@ -11,6 +11,7 @@ from posterity import (
     HMC,
     MAP,
     MILE,
+    SGLD,
     SWAG,
     BayesianRegressor,
     DeepEnsemble,
@@ -115,6 +116,7 @@ def test_a_pattern_about_layers_leaves_the_noise_its_own_prior():
     assert model.full_prior.find("network/norm/scale") is table["*scale"]
 
 
+@pytest.mark.long
 def test_optimizers_with_a_line_search(line):
     """To the ridge solution, which L-BFGS reaches in a few steps."""
     x, y = line
@@ -126,19 +128,23 @@ def test_optimizers_with_a_line_search(line):
 
 
 def test_burn_in_and_draws_are_one_program_where_draws_take_little_room(line, monkeypatch):
-    """A second program would take seconds to compile; the draws are the same either way."""
-    traced, buffers = [], program._buffers
+    """A second program would take seconds to compile; the draws are the same either way, and none of burn-in's kept."""
+    traced, fetched, buffers, gather = [], [], program._buffers, run._gather
     monkeypatch.setattr(program, "_buffers", lambda *arguments: (traced.append(1), buffers(*arguments))[1])
-    model = Model(mlp((7,)), Gaussian(0.3), Normal(0.0, 1.0))  # as wide as no other in these tests
-    method = HMC(20, num_burn_in=20, step_size=0.005)
-    together = fit(model, method, line, progress=False)
+    monkeypatch.setattr(run, "_gather", lambda *a: (fetched.append(a[2] is not None), gather(*a)))
+    model = Model(linear(bias=False), Gaussian(0.3), Normal(0.0, 1.0))
+    method = SGLD(7, num_burn_in=9, learning_rate=1e-3)
+    together = fit(model, method, line, chains=3, progress=False)  # as many as in no other of these tests
     assert len(traced) == 1
-    monkeypatch.setattr(program, "SEGMENT_BYTES", 4 * 4 * 29 * 100)  # room for a hundred records of four chains
-    apart = fit(model, method, line, progress=False)
+    assert not any(fetched[: fetched.index(True)])
+    assert fetched.index(True) > 0
+    monkeypatch.setattr(program, "SEGMENT_BYTES", 3 * 2 * 4 * 100)  # room for a hundred records of three chains
+    apart = fit(model, method, line, chains=3, progress=False)
     assert len(traced) == 3
     np.testing.assert_array_equal(together.predict(line[0]).outputs, apart.predict(line[0]).outputs)
 
 
+@pytest.mark.long
 def test_the_thinning_of_draws_is_not_that_of_tuning(line):
     """MILE's second and third phases keep every second step, its draws each step."""
     method = MILE(8, adjusted=True, num_burn_in=10_000, start=DeepEnsemble(2, num_steps=50))
@@ -163,15 +169,6 @@ def test_one_row_knows_no_error_of_its_calibration():
     estimate = quantile_calibration(LEVELS[None], np.zeros(1))
     assert np.isfinite(estimate.value)
     assert np.isnan(estimate.standard_error)
-
-
-def test_a_draw_that_is_not_kept_is_not_fetched(line, monkeypatch):
-    kept = []
-    gather = run._gather
-    monkeypatch.setattr(run, "_gather", lambda *a: (kept.append(a[2] is not None), gather(*a)))
-    fit(Model(linear(), Gaussian(0.3)), HMC(5, num_burn_in=5, step_size=0.05), line, progress=False)
-    assert kept.index(True) > 0
-    assert not any(kept[: kept.index(True)])
 
 
 # ------------------------------------------------------------------------------------------------ natural first calls

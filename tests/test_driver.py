@@ -291,7 +291,7 @@ NAN = np.where(np.arange(6) == 4, np.nan, 0.0)
         (Model(linear(), Poisson()), (X, Y - 1), {}, ValueError, "counts"),
         (Model(linear(3), HeteroscedasticGaussian()), (X, Y), {}, ValueError, "takes 2 outputs"),
         (REGRESSION, (X, Y), {"chains": 0}, ValueError, "at least 1"),
-        (REGRESSION, (X, Y), {"budget": -1}, ValueError, "above 0 seconds"),
+        (REGRESSION, (X, Y), {"budget": -1}, ValueError, "a number of seconds above 0"),
         (REGRESSION, (X, Y), {"seed": -1}, ValueError, "seed"),
         (REGRESSION, (X, Y), {"holdout": 1.5}, ValueError, "between 0 and 1"),
         (REGRESSION, (X, Y), {"validation": 0.01}, ValueError, "empty side"),
