@@ -110,6 +110,7 @@ def test_a_reference_that_has_not_converged_is_no_judge(reference, line):
     assert str(good).endswith("HMC has converged at these inputs.")
 
 
+@pytest.mark.long
 def test_a_row_of_several_targets_counts_their_mean(line):
     x, y = line
     posterior = sampled(Gaussian(0.3, num_outputs=2), np.stack([y, -y], 1))

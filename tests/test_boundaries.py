@@ -230,6 +230,7 @@ def test_plots_say_what_they_take(line):
         plots.trace({})
 
 
+@pytest.mark.long
 def test_an_audit_of_two_models_says_what_differs(line):
     x, y = line
     narrow, wide = (Model(linear(), Gaussian(0.3), Normal(0.0, scale)) for scale in (0.5, 3.0))

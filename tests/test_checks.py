@@ -69,3 +69,11 @@ def test_the_bar_is_shown_in_a_notebook(jupyter, monkeypatch):
     monkeypatch.setattr(Console, "__init__", init)
     assert ProgressBar("HMC", 3, show=True)._progress.disable is not jupyter
     assert ProgressBar("HMC", 3, show=False)._progress.disable
+
+
+def test_the_bar_says_that_it_compiles_until_the_first_steps_are_done():
+    bar = ProgressBar("HMC", 3, show=False)
+    (task,) = bar._progress.tasks
+    assert task.fields["shown"] == "compiling"
+    bar.update(1, "log_joint", -2.5)
+    assert (task.completed, task.fields["shown"]) == (1, "log joint -2.5")

@@ -384,6 +384,7 @@ def test_the_pace_is_measured_and_predicts_a_gradient_over_all_rows():
     assert measured(1000) > measured(100)
 
 
+@pytest.mark.long
 def test_ctrl_c_stops_at_once_and_resume_goes_on(tmp_path):
     folder = tmp_path / "run"
     # A shell that starts the tests in the background has its children ignore Ctrl-C.

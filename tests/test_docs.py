@@ -20,8 +20,9 @@ from posterity.inference.sgmcmc import SGLD, Langevin
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
 PAGES = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
-LONG_METHODS = ("bayes_by_backprop", "cyclical", "hmc", "mc_dropout", "mile", "nuts", "sghmc", "sgld")
-LONG = ("estimators.md", "networks.md", "numbers.md", "start.md", *(f"methods/{name}.md" for name in LONG_METHODS))
+LONG_METHODS = ("bayes_by_backprop", "cyclical", "hmc", "mc_dropout", "mile", "nuts", "sghmc", "sgld", "swag")
+LONG_GUIDES = ("estimators", "models", "networks", "numbers", "start")
+LONG = [*(f"{name}.md" for name in LONG_GUIDES), *(f"methods/{name}.md" for name in LONG_METHODS)]
 PRINTED = re.compile(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", re.M)
 SETTING = re.compile(r"^\| `(\w+)` \| (.*?) \|", re.M)
 

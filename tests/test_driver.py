@@ -219,6 +219,7 @@ def test_a_posterior_to_start_from_must_be_of_the_network(line):
         np.testing.assert_allclose(found, np.concatenate([begun, begun]), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.long
 def test_chains_of_a_sampler_that_all_begin_at_one_point_are_noted(line):
     model, sampler = Model(linear(), Gaussian(0.3)), {"num_draws": 3, "num_burn_in": 2, "step_size": 0.01}
     note = "all chains began at the same weights, so that a low R-hat says less than usual"

@@ -51,7 +51,7 @@ def equal(one, other):
     [
         pytest.param(HMC(num_draws=10, num_burn_in=20, max_leapfrog=50), 8, id="hmc adapting"),
         pytest.param(SMALL_MILE, 85, id="mile in phase II", marks=pytest.mark.long),
-        pytest.param(SMALL_MILE, 89, id="mile before it looks at phase II"),
+        pytest.param(SMALL_MILE, 89, id="mile before it looks at phase II", marks=pytest.mark.long),
         pytest.param(SMALL_MILE, 90, id="mile in phase III", marks=pytest.mark.long),
         pytest.param(SMALL_MILE, 110, id="mile in its draws", marks=pytest.mark.long),
         pytest.param(

@@ -158,6 +158,7 @@ def test_texts_in_an_array_are_categories():
     assert model.score(table, np.where(X[:, 1] > 0, 7, 3)) == 1.0
 
 
+@pytest.mark.long
 def test_weights_count_rows_and_their_order_does_not_matter(regressor):
     weight = RNG.integers(0, 4, 60)
     order = RNG.permutation(weight.sum())

@@ -1,5 +1,7 @@
 """MC dropout: the loss term by term, the relation of its constants, its moments, and what its spread does."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -22,7 +24,7 @@ Y = jnp.asarray(np.random.default_rng(1).normal(size=7), jnp.float32)
 
 
 def start(model, x):
-    free, fixed = model.split(model.init(jax.random.key(0), jnp.asarray(x, jnp.float32)))
+    free, fixed = model.split(jax.jit(model.init)(jax.random.key(0), jnp.asarray(x, jnp.float32)))
     return free, model.bind(fixed)
 
 
@@ -36,12 +38,12 @@ def test_the_loss_is_gals_objective_term_by_term(num_masks):
     kernel = method.kernel(model)
     batch, key, zero = Batch(X, Y, jnp.ones(7)), jax.random.key(3), jnp.zeros((), int)
     now = clock(zero, zero, zero, 1, 7)
-    state = kernel.init(jax.random.key(0), params, batch, now)
-    _, info = kernel.step(key, state, batch, now)
+    state = jax.jit(kernel.init)(jax.random.key(0), params, batch, now)
+    _, info = jax.jit(kernel.step)(key, state, batch, now)
 
-    errors = []
+    outputs, errors = jax.jit(partial(apply_per_row, network.apply)), []
     for key_mask in jax.random.split(key, num_masks):
-        f = apply_per_row(network.apply, params["network"], X, jax.random.split(key_mask, 7))[:, 0]
+        f = outputs(params["network"], X, jax.random.split(key_mask, 7))[:, 0]
         errors.append(np.square(np.asarray(f - Y)) / 2)
     expected_error = PRECISION * np.mean(errors) + 0.5 * np.log(2 * np.pi / PRECISION)
     np.testing.assert_allclose(info.negative_log_likelihood, expected_error, rtol=1e-5)
@@ -107,7 +109,7 @@ def test_weight_decay_by_the_relation_gives_the_same_penalty():
     np.testing.assert_allclose(penalty / (7 * PRECISION), decay * square, rtol=1e-5)
 
 
-@pytest.mark.parametrize("per_row", [False, True])
+@pytest.mark.parametrize("per_row", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_predictive_moments_are_gals(wave, per_row):
     """Var[y] = 1/tau + mean f^2 - (mean f)^2, log p by logsumexp, for one mask a draw and for one a row."""
     x, y = wave

@@ -144,7 +144,7 @@ def test_the_data_of_a_finished_run_are_checked_too(tmp_path):
         resume(tmp_path / "saved", data=(X, Y))
 
 
-@pytest.mark.parametrize("share", ["holdout", "validation"])
+@pytest.mark.parametrize("share", ["holdout", pytest.param("validation", marks=pytest.mark.long)])
 def test_the_data_may_be_passed_as_they_were_to_fit(share, tmp_path):
     """All rows, of which a share was set aside; in a run that is over, and in one that was cut off."""
     method = MAP(num_steps=60, batch_size=16)

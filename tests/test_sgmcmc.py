@@ -296,7 +296,10 @@ def cyclical_moments(method, momentum, case, num_cycles):
     return last
 
 
-@pytest.mark.parametrize(("base", "momentum"), [(SGLD(learning_rate=0.08), 0.0), (SGHMC(learning_rate=0.03), 0.9)])
+@pytest.mark.parametrize(
+    ("base", "momentum"),
+    [pytest.param(SGLD(learning_rate=0.08), 0.0, marks=pytest.mark.long), (SGHMC(learning_rate=0.03), 0.9)],
+)
 def test_cyclical(base, momentum):
     """Ends of cycles have the law of the method's own recursion, which is near the truth, and are independent."""
     method = Cyclical(base, cycle_length=64, exploration=0.25, draws_per_cycle=1, thin=1)

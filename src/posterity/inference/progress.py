@@ -25,7 +25,8 @@ class ProgressBar:
             console=console,
             disable=not (show and (console.is_terminal or console.is_jupyter)),
         )
-        self._task = self._progress.add_task(title, total=num_steps, shown="")
+        # Until the first steps are done: a user who sees no step for half a minute should know why.
+        self._task = self._progress.add_task(title, total=num_steps, shown="compiling")
 
     def update(self, completed: int, name: str, value: Any) -> None:
         self._progress.update(self._task, completed=completed, shown=f"{name.replace('_', ' ')} {value:.4g}")
