@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from posterity import HMC, MAP, Categorical, Gaussian, Model, audit, fit, linear, metrics, mlp
-from posterity.audit import Referee, own_distance
+from posterity.audit import Referee, _differences, own_distance
 from posterity.families import Samples
 from posterity.posterior import prior_predictive
 from posterity.rescaled import Rescaled
@@ -121,6 +121,18 @@ def test_a_row_of_several_targets_counts_their_mean(line):
     scale = posterior.predict(x[:ROWS]).std[..., None]
     apart = np.abs(other.predict(x[:ROWS]).quantile(levels) - posterior.predict(x[:ROWS]).quantile(levels)) / scale
     np.testing.assert_allclose(found.distance, apart.mean((1, 2)), rtol=1e-4)
+
+
+def test_temperatures_that_differ_are_told(reference):
+    def at(temperature, tempering="posterior"):
+        receipt = dataclasses.replace(reference.receipt, temperature=temperature, tempering=tempering)
+        return dataclasses.replace(reference, receipt=receipt)
+
+    told = "different temperatures, 0.1 (posterior) and 1, so that they would differ"
+    assert told in " ".join(_differences(at(0.1), at(1.0)))
+    assert "0.1 (posterior) and 0.1 (likelihood)" in " ".join(_differences(at(0.1), at(0.1, "likelihood")))
+    assert _differences(at(1.0), at(1.0, "likelihood")) == ()
+    assert _differences(at("not applicable", "not applicable"), at(0.1)) == ()
 
 
 def test_posteriors_of_different_kinds_are_refused(reference, classes, line):

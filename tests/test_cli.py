@@ -17,7 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import posterity
-from posterity.cli import app, cache, catalogue, pace, tables
+from posterity.cli import app, cache, catalogue, output, pace, tables
 from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
 from posterity.comparison import prepare
@@ -142,6 +142,9 @@ def test_a_name_like_no_other_gets_no_guess(tmp_path, monkeypatch):
         ("constant.csv", b"a,y\n" + b"".join(b"1,%d.5\n" % i for i in range(30)), "y", "No column"),
         ("untold.csv", b"a,y\n1,2\n", None, "--target"),
         ("ragged.csv", b"a,y\n1,2\n1,2,3,4\n", "y", "cannot be read as a table"),
+        ("r.csv", b'"a","y"\n' + b'"7",1,2\n' * 30, "y", "names 2 column(s), and the lines below it hold 3 cells"),
+        ("r.tsv", b"a\ty\n" + b"r7\t1\t2\n" * 30, "y", "in R, row.names=FALSE"),
+        ("ended.csv", b"a;y\n" + b"1,5;2;\n" * 30, "y", "no line may end in a separator"),
     ],
 )
 def test_bad_tables_are_refused_in_a_sentence(name, content, target, message, tmp_path):
@@ -254,6 +257,19 @@ def test_predictions_are_columns_beside_the_new_rows(fitted, messy, tmp_path):
     assert again.exit_code == 2
     assert "is there already, and is not overwritten: name a new file" in again.stderr
     assert out.read_bytes() == before
+
+
+def test_dates_of_a_parquet_file_are_text_in_json(capsys):
+    dates = pd.to_datetime(pd.Series(["2024-02-29", None]))
+    output.print_json({"sold": dates.astype(object).where(dates.notna(), None).tolist()})
+    assert json.loads(capsys.readouterr().out) == {"sold": ["2024-02-29 00:00:00", None]}
+
+
+def test_rows_of_a_file_are_counted_from_nought(tmp_path):
+    """Of any other index, predictions would be put beside other rows than those they are of."""
+    path = tmp_path / "sorted.parquet"
+    pd.DataFrame({"a": [1.5, 2.5]}, index=[7, 3]).to_parquet(path)
+    assert list(tables.read_table(str(path)).frame.index) == [0, 1]
 
 
 def test_new_rows_must_have_the_columns(fitted, messy, tmp_path):

@@ -115,6 +115,32 @@ def test_at_most_so_many_rows_are_judged():
     assert many[-1] == 99_999
 
 
+@pytest.mark.parametrize("broken", ["map", "hmc"])
+def test_a_method_that_cannot_be_judged_fails_alone(frame, broken, monkeypatch):
+    """As where a prediction is not finite; without HMC no distance is left, and nothing else is lost."""
+
+    def judged(prediction, y):
+        if prediction == broken:
+            raise ValueError("mean has 3 values that are not finite.")
+        return {}
+
+    monkeypatch.setattr(comparison.metrics, "evaluate", judged)
+    monkeypatch.setattr(comparison, "Referee", lambda _: SimpleNamespace(distances=lambda _: {"wasserstein": 0.1}))
+    monkeypatch.setattr(comparison, "_trust", lambda *_: {"verdict": "good"})
+    found = SimpleNamespace(verdict="good")
+    made = {
+        name: SimpleNamespace(
+            predict=lambda x, name=name: name, diagnose=lambda x: found, receipt=SimpleNamespace(seconds=1.0, notes=())
+        )
+        for name in ("map", "laplace", "hmc")
+    }
+    entries, reference, failures = comparison._judge(prepare(frame, "y"), made)
+    assert [entry.name for entry in entries] == [name for name in made if name != broken]
+    assert failures == {LABELS[broken]: "It was fitted, and cannot be judged: mean has 3 values that are not finite."}
+    assert (reference is None) == (broken == "hmc")
+    assert bool(entries[-2 if broken == "map" else 0].referee) == (broken == "map")
+
+
 HARD = np.random.default_rng(0).normal(size=100)  # how hard each test row is, for every method
 
 

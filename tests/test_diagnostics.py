@@ -173,8 +173,23 @@ def test_predictions_that_are_not_finite_are_named():
     found = of_chains(values)
     assert found.verdict == "not converged"
     assert "Chain 1 predicts a mean that is not finite at 2 inputs." in str(found)
-    with pytest.raises(ValueError, match="cannot tell"):
+    with pytest.raises(ValueError, match="cannot tell their own Monte Carlo error: more draws do not help"):
         found.draws_needed(0.1)
+
+
+def test_predictions_that_are_not_finite_are_not_called_the_same():
+    everywhere = str(of_chains(np.full((4, 100, 3), np.nan), weights=autoregressive(0.0, (4, 100, 2))))
+    assert everywhere.startswith("Not converged: at 3 inputs no R-hat exists, as what is predicted is not finite.")
+    assert "Monte Carlo error of the predictive mean: not known, as what is predicted is not finite." in everywhere
+    assert "the same" not in everywhere
+    assert "cannot tell" not in everywhere
+    values = np.ones((4, 100, 3))
+    values[2, 5, 1] = np.inf
+    partly = str(of_chains(values, weights=autoregressive(0.0, (4, 100, 2))))
+    assert "not finite at 1 of them, and the same in every draw at the others" in partly
+    noiseless = of_chains(autoregressive(0.0, (4, 100, 3)), log_std=np.full((4, 100, 3), -np.inf))
+    assert noiseless.draws_needed(1.0) == 0  # of the mean, which is finite
+    assert "Halving it takes" in str(noiseless)
 
 
 @pytest.mark.parametrize("num_draws", [2, 7])

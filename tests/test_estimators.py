@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from posterity import HMC, MAP, BayesianClassifier, BayesianRegressor, Laplace, MCDropout, Normal
+from posterity import HMC, MAP, BayesianClassifier, BayesianRegressor, DeepEnsemble, Laplace, MCDropout, Normal
 
 QUICK = MAP(num_steps=100, learning_rate=0.05, batch_size="full")
 TINY = {
@@ -184,6 +184,29 @@ def test_clone_pickle_save_and_load(regressor, classifier, tmp_path):
         assert {path.suffix for path in folder.iterdir()} == {".json", ".safetensors"}
     with pytest.raises(ValueError, match="holds a BayesianClassifier"):
         BayesianRegressor.load(tmp_path / "BayesianClassifier")
+
+
+def test_out_of_distribution_p_values_do_not_depend_on_units():
+    """Scores are variances: float32 does not hold the square of 1e25."""
+    x = np.random.default_rng(1).normal(size=(200, 1))
+    method = DeepEnsemble(num_members=3, num_steps=1)
+    found = [
+        BayesianRegressor(method, hidden=()).fit(x, scale * np.sin(x[:, 0])).uncertainty(3 * x[:20])["ood_p_value"]
+        for scale in (1.0, 1e25)
+    ]
+    np.testing.assert_array_equal(found[1], found[0])
+    assert len(set(found[0])) > 5
+
+
+@pytest.mark.parametrize("hidden", [np.int64(4), (np.int64(4),), np.array([4])], ids=["one", "tuple", "array"])
+def test_numbers_of_numpy_are_settings_too(hidden, tmp_path):
+    """As np.arange and a search over settings give them."""
+    settings = {"hidden": hidden, "temperature": np.float32(0.5), "random_state": np.int64(3)}
+    model = BayesianRegressor(MAP(num_steps=1), **settings).fit(X, Y)
+    model.save(tmp_path / "store")
+    loaded = BayesianRegressor.load(tmp_path / "store")
+    assert (loaded.hidden, loaded.temperature, loaded.random_state) == (4 if np.ndim(hidden) == 0 else (4,), 0.5, 3)
+    assert loaded.posterior_.model.network.hidden == (4,)
 
 
 @pytest.mark.long

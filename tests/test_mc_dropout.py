@@ -90,6 +90,10 @@ def test_the_relation_can_be_solved_for_every_unknown():
         dropout_relation(precision=1.0)
     with pytest.raises(ValueError, match="KEEP"):
         dropout_relation(precision=1.0, keep=1.5, length_scale=1.0, num_data=10)
+    with pytest.raises(ValueError, match="would need keep=2, and a probability is at most 1"):
+        dropout_relation(precision=1.0, length_scale=1.0, num_data=10, weight_decay=0.1)
+    all_kept = {"length_scale": 0.7, "num_data": 927.0, "weight_decay": 1e-3}
+    assert dropout_relation(precision=dropout_relation(keep=1.0, **all_kept), **all_kept) == pytest.approx(1, abs=1e-9)
 
 
 def test_weight_decay_by_the_relation_gives_the_same_penalty():

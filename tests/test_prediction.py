@@ -196,6 +196,14 @@ def test_a_prediction_that_is_no_number_has_no_quantile():
     np.testing.assert_array_equal(np.isnan(found), [[False, False], [True, True]])
 
 
+def test_quantiles_of_heavy_tails_far_from_zero():
+    """No variance to go by, and 1 is nothing beside the centre in float32."""
+    heavy = likelihood(lambda o: dist.StudentT(1.5, o[..., 0], 1e7), num_outputs=1)
+    found = predict(heavy, np.full((3, 2, 1), 1e10)).quantile([0.05, 0.95])
+    exact = stats.t.ppf([0.05, 0.95], 1.5, 1e10, 1e7)
+    np.testing.assert_allclose(found - 1e10, np.tile(exact - 1e10, (2, 1)), rtol=1e-3)
+
+
 def test_quantiles_of_rare_counts_are_counts():
     rare = predict(NegativeBinomial(), np.full((3, 4, 2), [-20.0, 0.5]))
     np.testing.assert_array_equal(rare.quantile([0.05, 0.5, 0.95]), np.zeros((4, 3)))
@@ -328,6 +336,8 @@ def test_one_seven_and_twenty_rows_share_programs():
     [
         (lambda p: p.interval(1.5), "between 0 and 1"),
         (lambda p: p.quantile(0.0), "between 0 and 1"),
+        (lambda p: p.quantile([0.5, np.nan]), "between 0 and 1"),
+        (lambda p: p.quantile([]), "level is empty; give one level or several"),
         (lambda p: p.log_prob(Y[:3]), "7 rows"),
         (lambda p: p.log_prob(np.zeros((7, 2))), "targets of shape"),
         (lambda p: p.probs, "use mean"),

@@ -408,6 +408,7 @@ def test_minibatches_are_scaled_to_all_rows():
         (lambda: Cyclical(3), TypeError, r"expected 'sgld', 'sghmc', SGLD"),
         (lambda: Cyclical(SGLD(schedule="decreasing")), ValueError, "takes no schedule"),
         (lambda: Cyclical(exploration=1.0), ValueError, r"must lie in \[0, 1\)"),
+        (lambda: Cyclical(SGLD(preconditioner="rmsprop"), exploration=0), ValueError, "learn the preconditioner of"),
         (lambda: Cyclical(cycle_length=100), ValueError, r"200 steps, but only 50 of a cycle's 100 steps have noise"),
     ],
 )

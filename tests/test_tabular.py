@@ -18,6 +18,7 @@ from posterity.likelihoods import (
     likelihood,
 )
 from posterity.names import nearest_name
+from posterity.rescaled import in_network_units, without_units
 from posterity.tabular import num_aside, table_method, table_model, table_prior
 
 SHIFT, SCALE = 40.0, 5.0
@@ -88,6 +89,38 @@ def test_a_model_in_the_users_units_equals_the_scaled_one(line, tmp_path):
     np.testing.assert_allclose(made.interval(0.8)[1], SHIFT + SCALE * by_hand.interval(0.8)[1], rtol=1e-5)
     posterior.save(tmp_path / "store")
     np.testing.assert_array_equal(load(tmp_path / "store").predict(x).mean, made.mean)
+
+
+def test_a_network_is_trained_by_targets_of_unit_size_in_the_density_of_the_users(line):
+    y = np.asarray(line[1])
+    for given in (GaussianLearnedNoise(), Rescaled(StudentT(), -1.0, 2.0)):
+        made = Rescaled(given, SHIFT, SCALE)
+        likelihood, (targets, none) = in_network_units(made, SHIFT + SCALE * y, y[:0])
+        inner, shift, scale = without_units(made)
+        np.testing.assert_allclose(targets, (SHIFT + SCALE * y - shift) / scale)
+        outputs = jnp.asarray(RNG.normal(size=(len(y), 2)), jnp.float32)
+        np.testing.assert_allclose(
+            likelihood(outputs).log_prob(targets), made(outputs).log_prob(SHIFT + SCALE * y), rtol=1e-4, atol=1e-4
+        )
+        assert len(none) == 0
+    assert in_network_units(inner, y) == (inner, (y,))
+
+
+def test_a_large_shift_of_the_target_costs_a_fit_no_digits(line):
+    """Targets at 2^30, which float32 holds to the hundred only, are learned as those at 0 are."""
+    x, y = line
+    near, far = (
+        fit(
+            Model(linear(), Rescaled(Gaussian(0.3), shift, SCALE)),
+            MAP(num_steps=20),
+            (x, shift + SCALE * y),
+            validation=0.2,
+            progress=False,
+        )
+        for shift in (0.0, 2.0**30)
+    )
+    np.testing.assert_allclose(far.trace["loss"], near.trace["loss"], rtol=1e-5)
+    np.testing.assert_allclose(far.predict(x).mean - 2.0**30, near.predict(x).mean, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("name", METHODS)

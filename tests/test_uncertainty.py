@@ -64,6 +64,15 @@ def test_ignorance_of_classes_is_never_below_zero():
     np.testing.assert_allclose(same.total, same.aleatoric + same.epistemic, rtol=1e-7)
 
 
+def test_a_probability_that_the_mean_rounds_to_zero_has_an_error():
+    """1.5e-38 in one draw of four: float32 has no quarter of it on a CPU, and its cross-entropy would be infinite."""
+    logits = jnp.asarray([[np.log(1.5e-38), 0.0], *[[-200.0, 0.0]] * 3], jnp.float32)[:, None]
+    model = Model(linear(), Categorical(2))
+    found = uncertainty.entropies(model, Components(logits, None), np.zeros((0, 0), int))
+    for part in found.standard_error:
+        np.testing.assert_allclose(part, 0.0, atol=1e-6)
+
+
 def test_sure_but_disagreeing_draws_are_pure_ignorance():
     prediction = predict(Bernoulli(), np.array([[[30.0]], [[-30.0]]]))
     np.testing.assert_allclose(prediction.total, np.log(2), rtol=1e-5)

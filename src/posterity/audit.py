@@ -105,12 +105,21 @@ def _differences(posterior: Posterior, reference: Posterior) -> tuple[str, ...]:
         "numbers of rows": [one.receipt.num_data for one in both],
         "priors": [one.receipt.prior for one in both],
         "likelihoods": [repr(one.model.likelihood) for one in both],
+        "temperatures": [_temperature(one) for one in both],
     }
     return tuple(
         f"The two have different {name}, {judged} and {referee}, so that they would differ if both were exact."
         for name, (judged, referee) in told.items()
-        if judged != referee
+        if judged != referee and None not in (judged, referee)
     )
+
+
+def _temperature(posterior: Posterior) -> str | None:
+    """The one that was aimed at, and what it tempers, which at 1 is the same; None for a method that has none."""
+    receipt = posterior.receipt
+    if isinstance(receipt.temperature, str):
+        return None
+    return "1" if receipt.temperature == 1 else f"{receipt.temperature:g} ({receipt.tempering})"
 
 
 @dataclass(frozen=True)

@@ -54,6 +54,7 @@ MANY_CLASSES = 10  # texts; from here on each must have two rows on average
 DIAGNOSED_ROWS = 200
 MAX_JUDGED_ROWS = 2000  # more would not change a mean distance by what its standard error already allows
 MOMENT = 1e-3  # seconds
+FAILURES = (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError)  # of one method: the others go on
 
 
 @dataclass(frozen=True)
@@ -251,7 +252,9 @@ def compare(
     run = Run(prepared, target, title, seed, effort, folder, progress)
     posteriors, failures = _fit_all(run, methods, budget, say)
     say("Judging them at the test rows ...")
-    entries, reference = _judge(prepared, posteriors)
+    entries, reference, unjudged = _judge(prepared, posteriors)
+    for label, message in unjudged.items():
+        say(f"  {label} failed: {message}")
     return Comparison(
         title=title,
         task=prepared.task,
@@ -262,7 +265,7 @@ def compare(
         test=prepared.test,
         frame=prepared.frame,
         entries=entries,
-        failures=failures,
+        failures=failures | unjudged,
         remarks=(*remarks, *prepared.remarks),
         settings={
             "seed": seed,
@@ -293,7 +296,7 @@ def _fit_all(
                     compiling += time.perf_counter() - began
                 share = _share(methods[number:], deadline + compiling - time.perf_counter())
             posteriors[name] = one.fit(name, share)
-        except (ValueError, TypeError, ArithmeticError, RuntimeError, MemoryError) as error:
+        except FAILURES as error:
             told = "" if share is None else f" It had {share:.1f} s of the budget."
             failures[LABELS[name]] = (str(error) or type(error).__name__) + told
             say(f"  failed: {failures[LABELS[name]]}")
@@ -312,23 +315,45 @@ def _share(methods: Sequence[str], seconds: float) -> float:
     return max(0.1, seconds * parts[0] / sum(parts))
 
 
-def _judge(prepared: Prepared, posteriors: dict[str, Posterior]) -> tuple[tuple[Entry, ...], dict[str, Any] | None]:
-    """Scores of each method, its distances from HMC, and whether HMC may be believed."""
-    x, y = prepared.test
-    rows = _some_rows(len(y))
-    hmc = posteriors.get(REFERENCE)
-    judge = None if hmc is None else Referee(hmc.predict(x[rows]))
-    entries, diagnoses = [], {}
-    for name, posterior in posteriors.items():
-        diagnoses[name] = posterior.diagnose(x[rows][:DIAGNOSED_ROWS])
-        prediction = posterior.predict(x)
-        apart = {}
-        if judge is not None and name != REFERENCE:
-            apart = judge.distances(prediction if len(rows) == len(y) else posterior.predict(x[rows]))
-        found, receipt = metrics.evaluate(prediction, y), posterior.receipt
-        about = (receipt.seconds, receipt.notes, diagnoses[name].verdict)
-        entries.append(Entry(name, LABELS[name], posterior, prediction, found, apart, *about))
-    return tuple(entries), None if hmc is None else _trust(hmc, diagnoses[REFERENCE], x[rows])
+def _judge(
+    prepared: Prepared, posteriors: dict[str, Posterior]
+) -> tuple[tuple[Entry, ...], dict[str, Any] | None, dict[str, str]]:
+    """Scores of each method, its distances from HMC, whether HMC may be believed, and which could not be judged."""
+    x = prepared.test[0]
+    some = x[_some_rows(len(x))]
+    entries, failures = {}, {}
+    judge = reference = None
+    # HMC first: where it cannot be judged itself, nothing is held against it.
+    for name in sorted(posteriors, key=lambda name: name != REFERENCE):
+        posterior = posteriors[name]
+        try:
+            diagnosis = posterior.diagnose(some[:DIAGNOSED_ROWS])
+            entries[name] = _entry(name, posterior, prepared.test, some, diagnosis, judge)
+            if name == REFERENCE:
+                judge, reference = Referee(posterior.predict(some)), _trust(posterior, diagnosis, some)
+        except FAILURES as error:
+            entries.pop(name, None)
+            failures[LABELS[name]] = f"It was fitted, and cannot be judged: {str(error) or type(error).__name__}"
+    return tuple(entries[name] for name in posteriors if name in entries), reference, failures
+
+
+def _entry(
+    name: str,
+    posterior: Posterior,
+    test: tuple[np.ndarray, np.ndarray],
+    some: np.ndarray,
+    diagnosis: Diagnosis,
+    judge: Referee | None,
+) -> Entry:
+    """One method at the test rows, and at some of them how far it is from HMC."""
+    x, y = test
+    prediction = posterior.predict(x)
+    apart = {}
+    if judge is not None:
+        apart = judge.distances(prediction if len(some) == len(x) else posterior.predict(some))
+    found, receipt = metrics.evaluate(prediction, y), posterior.receipt
+    about = (receipt.seconds, receipt.notes, diagnosis.verdict)
+    return Entry(name, LABELS[name], posterior, prediction, found, apart, *about)
 
 
 def _trust(hmc: Posterior, found: Diagnosis, x: np.ndarray) -> dict[str, Any]:

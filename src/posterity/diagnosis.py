@@ -87,6 +87,11 @@ class Diagnosis:
             raise ValueError(f"standard_error={standard_error} must be above 0, in units of the predictive mean.")
         if self.stuck_chains:
             raise ValueError(f"{_name_chains(self.stuck_chains)} stuck: more draws do not help. {RESTART}")
+        if not _means_are_finite(self):
+            raise ValueError(
+                "Draws that predict values that are not finite cannot tell their own Monte Carlo error: more draws do "
+                f"not help. {RESTART}"
+            )
         if not np.isfinite(self.monte_carlo_error).all():
             raise ValueError(
                 f"{self.num_chains} x {self.num_draws} draws cannot tell their own Monte Carlo error, so it cannot be "
@@ -159,7 +164,7 @@ def _verdict_line(found: Diagnosis) -> str:
             f"halves of chains; at least {MIN_DRAWS} are needed, a hundred are useful."
         )
     if np.isnan(found.r_hat_of_inputs).all():
-        return f"{found.verdict.capitalize()}: at {inputs} no R-hat exists, as every draw predicts the same."
+        return f"{found.verdict.capitalize()}: at {inputs} no R-hat exists, {_why_none(found)}."
     largest = np.nanmax(found.r_hat_of_inputs)
     if found.verdict == "good":
         return (
@@ -168,6 +173,28 @@ def _verdict_line(found: Diagnosis) -> str:
         )
     shares = [f"under {limit} at {100 * found.share_under(limit):.0f} %" for limit in (USABLE, GOOD)]
     return f"{found.verdict.capitalize()}: of {inputs}, R-hat is {' and '.join(shares)}; the largest is {largest:.3g}."
+
+
+def _why_none(found: Diagnosis) -> str:
+    num_bad = int(_non_finite_inputs(found).sum())
+    if num_bad == 0:
+        return "as every draw predicts the same"
+    if num_bad == len(found.r_hat):
+        return "as what is predicted is not finite"
+    return f"as what is predicted is not finite at {num_bad} of them, and the same in every draw at the others"
+
+
+def _non_finite_inputs(found: Diagnosis) -> np.ndarray:
+    """Inputs [N] at which some draw predicts a value that is not finite."""
+    bad = np.zeros(len(found.r_hat), bool)
+    for values in found.draws.values():
+        bad |= ~np.isfinite(values).all((0, 1)).reshape(len(bad), -1).all(1)
+    return bad
+
+
+def _means_are_finite(found: Diagnosis) -> bool:
+    """Of what the Monte Carlo error is: the first of the predicted values."""
+    return all(bool(np.isfinite(values).all()) for values in [*found.draws.values()][:1])
 
 
 def _detail_lines(found: Diagnosis) -> list[str]:
@@ -200,6 +227,8 @@ def _detail_lines(found: Diagnosis) -> list[str]:
 def _error_line(found: Diagnosis) -> str:
     if found.num_draws == 0:
         return "The prediction is a closed form: it has no Monte Carlo error."
+    if np.isnan(found.monte_carlo_error).all() and not _means_are_finite(found):
+        return "Monte Carlo error of the predictive mean: not known, as what is predicted is not finite."
     if np.isnan(found.monte_carlo_error).all():
         size = "one draw" if found.num_draws == 1 else f"one chain of {found.num_draws} draws"
         return f"Monte Carlo error of the predictive mean: {size} cannot tell."

@@ -12,7 +12,6 @@ out-of-distribution p-values are calibrated on it. With fewer rows, or holdout=N
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,11 +28,9 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
-from posterity import tree
 from posterity.inference import MCDropout, Method, fit, load
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
-from posterity.rescaled import Rescaled
 from posterity.table import TableEncoder, TargetEncoder, as_frame
 from posterity.tabular import DEFAULT_DROPOUT, DEFAULT_HIDDEN, DEFAULT_METHOD, num_aside, table_method, table_model
 from posterity.types import Task
@@ -159,29 +156,30 @@ class _BayesianEstimator(BaseEstimator):
         model = table_model(
             self._task,
             len(self.target_.labels) or None,
-            hidden=(self.hidden,) if isinstance(self.hidden, int) else tuple(self.hidden),
+            hidden=tuple(np.atleast_1d(self.hidden).tolist()),
             prior=self.prior,
             temperature=self.temperature,
             dropout=DEFAULT_DROPOUT if isinstance(method, MCDropout) else 0.0,
+            shift=self.target_.shift,
+            scale=self.target_.scale,
         )
-        targets = (y - self.target_.shift) / self.target_.scale if self._task == "regression" else y
-        posterior = fit(
+        return fit(
             model,
             method,
-            (x, targets, weight),
+            (x, y, weight),
             seed=_seed(self.random_state),
             holdout=_share_aside(self.holdout, num_rows),
             budget=self.budget,
             progress=False,
             metadata={"estimator": self._described()},
         )
-        return posterior if self._task == "classification" else _in_units(posterior, self.target_)
 
     def _described(self) -> dict[str, Any]:
         """What a store keeps beside the posterior; settings that are no plain values are taken from the posterior."""
+        settings = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         plain = {
             name: value
-            for name, value in self.get_params(deep=False).items()
+            for name, value in settings.items()
             if value is None or isinstance(value, str | int | float | tuple | list)
         }
         plain.setdefault("random_state", None)
@@ -266,20 +264,6 @@ def _share_aside(holdout: Any, num_rows: int) -> float | None:
     )
 
 
-def _in_units(posterior: Posterior, target: TargetEncoder) -> Posterior:
-    """The same posterior for targets in their own units: it was fitted to targets of mean 0 and variance 1.
-
-    Fitting in the user's units would come to the same, but lose digits where targets are large and differ little.
-    """
-    likelihood = Rescaled(posterior.model.likelihood, target.shift, target.scale)
-    made = dataclasses.replace(posterior, model=tree.replace(posterior.model, likelihood=likelihood))
-    calibration = posterior.calibration
-    if calibration is None or calibration.distance is not None:
-        return made
-    # Scores are variances.
-    return dataclasses.replace(made, calibration=calibration._replace(scores=calibration.scores * target.scale**2))
-
-
 def _checked_table(X: Any) -> pd.DataFrame:
     """A frame; of an array, what scikit-learn refuses is refused in its words."""
     if isinstance(X, pd.DataFrame) and X.size:
@@ -310,6 +294,13 @@ def _ranks(column: pd.Series) -> np.ndarray:
     """Whole numbers that are equal where values are, in their order; -1 for missing values."""
     values = column if pd.api.types.is_numeric_dtype(column) else column.astype(str).where(column.notna(), None)
     return pd.factorize(values, sort=True)[0]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy, which a search over settings gives, as Python's."""
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
 
 
 def _seed(random_state: Any) -> int:

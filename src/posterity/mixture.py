@@ -132,7 +132,9 @@ def _first_bracket(single: dist.Distribution, num_levels: int) -> tuple[Array, A
     """
     centre, spread = single.mean, jnp.sqrt(single.variance)
     centre, spread = (jnp.where(jnp.isfinite(part), part, 0.0) for part in (centre, spread))
-    low, high = (jnp.broadcast_to(centre + sign * (50 * spread + 1), single.batch_shape) for sign in (-1, 1))
+    # Beside a large centre 1 is nothing, and a bracket of no width could not be widened.
+    reach = 50 * spread + 1 + 8 * jnp.finfo(centre.dtype).eps * jnp.abs(centre)
+    low, high = (jnp.broadcast_to(centre + sign * reach, single.batch_shape) for sign in (-1, 1))
     low, high = low.min(0), high.max(0)
     if single.is_discrete:
         low, high = jnp.floor(low), jnp.ceil(high)

@@ -90,7 +90,9 @@ class Prediction:
         """Quantiles of the mixture itself, [N, ...] for one level or [N, ..., Q] for several."""
         self._forbid_classes("quantile")
         levels = np.atleast_1d(np.asarray(level, dtype=float))
-        if ((levels <= 0) | (levels >= 1)).any():
+        if not levels.size:
+            raise ValueError("level is empty; give one level or several, for instance [0.05, 0.5, 0.95].")
+        if not ((levels > 0) & (levels < 1)).all():
             raise ValueError(f"level={level} must lie strictly between 0 and 1.")
         # Two at a time: one compiled program serves any number of levels, and intervals too.
         pairs = np.resize(levels, (-(-len(levels) // 2), 2))
@@ -186,7 +188,10 @@ class Prediction:
 
     @property
     def standard_error(self) -> Uncertainty:
-        """Monte Carlo standard errors of total, aleatoric and epistemic; NaN for a single draw."""
+        """Monte Carlo standard errors of total, aleatoric and epistemic.
+
+        NaN for a single draw, and for one Markov chain of fewer than 16: neither can tell.
+        """
         return self._decomposition.standard_error
 
     @cached_property

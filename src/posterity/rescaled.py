@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 import numpyro.distributions as dist
 
 from posterity import tree
@@ -80,14 +81,35 @@ def without_units(likelihood: Likelihood) -> tuple[Likelihood, float, float]:
     return inner, float(likelihood.shift + likelihood.scale * shift), float(likelihood.scale * scale)
 
 
+def in_network_units(likelihood: Likelihood, *targets: np.ndarray) -> tuple[Likelihood, tuple[np.ndarray, ...]]:
+    """What a network is trained by: targets z = (y - shift) / scale, and a likelihood that gives z the density of y.
+
+    For the reason that predictions are made of z: targets become float32 when they are trained on, z keeps its digits.
+    """
+    if not isinstance(likelihood, Rescaled):
+        return likelihood, targets
+    inner, shift, scale = without_units(likelihood)
+    return _OfUnits(inner, log_scale=math.log(scale)), tuple((y - shift) / scale for y in targets)
+
+
+@tree.record
+class _OfUnits(Rescaled):
+    """The likelihood of z in the density of y, log p(y) = log p(z) - log(scale): what a run records is of y."""
+
+    log_scale: float = tree.traced(default=0.0)  # float32 has room for it, not for every scale
+
+    def __call__(self, outputs: Array) -> dist.Distribution:
+        return _Affine(self.likelihood(outputs), 0.0, 1.0, self.log_scale)
+
+
 class _Affine(dist.Distribution):
     """shift + scale * z. numpyro's TransformedDistribution has neither mean nor variance, and forgets z's own."""
 
-    pytree_data_fields = ("inner", "shift", "scale")
+    pytree_data_fields = ("inner", "shift", "scale", "log_scale")
     support = dist.constraints.real  # type: ignore[assignment]  # log_prob and cdf know where that of z ends
 
-    def __init__(self, inner: dist.Distribution, shift: Any, scale: Any) -> None:
-        self.inner, self.shift, self.scale = inner, shift, scale
+    def __init__(self, inner: dist.Distribution, shift: Any, scale: Any, log_scale: Any) -> None:
+        self.inner, self.shift, self.scale, self.log_scale = inner, shift, scale, log_scale
         super().__init__(inner.batch_shape, inner.event_shape, validate_args=False)
 
     def sample(self, key: Any, sample_shape: tuple[int, ...] = ()) -> Array:
@@ -96,7 +118,7 @@ class _Affine(dist.Distribution):
     def log_prob(self, value: Any, intermediates: Any = None) -> Array:
         del intermediates
         log_prob = jnp.asarray(self.inner.log_prob((value - self.shift) / self.scale))
-        return log_prob - math.prod(self.event_shape) * jnp.log(self.scale)
+        return log_prob - math.prod(self.event_shape) * self.log_scale
 
     def cdf(self, value: Any) -> Array:
         return self.inner.cdf((value - self.shift) / self.scale)
@@ -121,4 +143,4 @@ def _affine(distribution: dist.Distribution, shift: Any, scale: Any) -> dist.Dis
         return dist.MultivariateNormal(shift + scale * distribution.loc, scale_tril=scale * distribution.scale_tril)
     if type(distribution) is dist.StudentT:
         return dist.StudentT(distribution.df, shift + scale * distribution.loc, scale * distribution.scale)
-    return _Affine(distribution, shift, scale)
+    return _Affine(distribution, shift, scale, jnp.log(scale))

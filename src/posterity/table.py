@@ -24,6 +24,7 @@ import pandas as pd
 from posterity.types import TASKS, Task
 
 MAX_CATEGORIES = 100  # of one column that get a feature of their own
+ROUNDING = 4 * float(np.finfo(float).eps)  # of a column's mean: values that differ by less are one value, rounded
 RARE_ROWS = 3  # a category with fewer rows is 'other'
 FEW_VALUES = 10  # whole numbers with at most so many values are taken for classes
 PERIODS = {"month": 12, "day_of_week": 7, "hour": 24}  # as pandas calls them
@@ -158,7 +159,7 @@ class TableEncoder:
         known, counts = values[~missing], weight[~missing]
         fill = _median(known, counts)
         mean, std = _moments(np.where(missing, fill, values), weight)
-        constant = not std > 1e-9 * abs(mean) or known.min() == known.max()
+        constant = not std > ROUNDING * abs(mean) or known.min() == known.max()
         if constant:
             self.remarks.append(f"Column {name!r} has one value only ({known[0]:g}): left out.")
         if missing.any():
@@ -249,10 +250,6 @@ class TargetEncoder:
         if unknown := [label for label in found if label not in place]:
             raise ValueError(f"The target has classes {unknown[:5]}, unknown to a model of {self.labels}.")
         return np.array([place[label] for label in found], int)[codes]
-
-    def decode(self, codes: np.ndarray) -> np.ndarray:
-        """Labels of class numbers."""
-        return np.asarray(self.labels)[codes]
 
     @staticmethod
     def is_missing(target: Any) -> np.ndarray:

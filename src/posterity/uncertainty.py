@@ -73,7 +73,8 @@ def entropies(model: Any, block: Components, positions: Array) -> Decomposition:
     # Rounding alone can put the noise above the whole; maximum, unlike a where, keeps NaN.
     total = jnp.maximum(information.entropy(mean), aleatoric)
     value = Uncertainty(total, aleatoric, total - aleatoric)
-    cross = information.cross_entropy(probs, mean[None])
+    # The mean may be rounded to zero where one draw is not: what such a class adds to the entropy is less than that.
+    cross = information.cross_entropy(jnp.where(mean == 0, 0.0, probs), mean[None])
     return Decomposition(value, monte_carlo_error(Uncertainty(cross, each, cross - each), positions))
 
 

@@ -29,8 +29,8 @@ def say_error(text: str) -> None:
 
 
 def print_json(value: Any) -> None:
-    """One JSON document; numbers that JSON does not have (NaN, infinity) become null."""
-    sys.stdout.write(json.dumps(finite(value), indent=2, ensure_ascii=False) + "\n")
+    """One JSON document; numbers that JSON does not have (NaN, infinity) become null, other values (dates) text."""
+    sys.stdout.write(json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
 
 
 def print_table(rows: list[dict[str, str]], title: str | None = None, left: tuple[str, ...] = ()) -> None:

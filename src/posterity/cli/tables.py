@@ -110,7 +110,7 @@ def _not_found(source: str) -> str:
 
 def _read_parquet(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     try:
-        return pd.read_parquet(path).reset_index(drop=True), ()
+        return pd.read_parquet(path), ()
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({error}); if it is text, name it .csv.") from error
 
@@ -139,10 +139,20 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} cannot be read as a table: {str(error).strip()}. Mend that line.") from error
+    if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the cells that have no name for names of rows
+        raise InputError(_too_many_cells(path, frame.shape[1], frame.shape[1] + frame.index.nlevels))
     if not named:
         frame.columns = [f"column_{number}" for number in range(1, frame.shape[1] + 1)]
         remarks.append(f"The first line of {path.name} holds numbers, not names: columns are called column_1, ...")
     return frame, tuple(remarks)
+
+
+def _too_many_cells(path: Path, num_names: int, num_cells: int) -> str:
+    return (
+        f"The first line of {path} names {num_names} column(s), and the lines below it hold {num_cells} cells: give "
+        "every column a name, the first one too, or write the table without row names (in R, row.names=FALSE); no line "
+        "may end in a separator."
+    )
 
 
 def _text(path: Path) -> tuple[str, list[str]]:
@@ -158,12 +168,17 @@ def _text(path: Path) -> tuple[str, list[str]]:
 
 
 def _separator(lines: list[str]) -> str:
-    """The one that cuts every line into the same number of cells, the more the better; a comma where none does."""
-    best, most = ",", 1
+    """The one that cuts every line into the same number of cells, the more the better; a comma where none does.
+
+    Where none does, the line of names may be one cell short, as it is above names of rows.
+    """
+    best, most = ",", (False, 1)
     for separator in SEPARATORS:
-        counts = {len(cells) for cells in csv.reader(lines, delimiter=separator)}
-        if len(counts) == 1 and (count := counts.pop()) > most:
-            best, most = separator, count
+        first, *others = (len(cells) for cells in csv.reader(lines, delimiter=separator))
+        count = others[0] if others else first
+        alike = {count, *others} == {count} and count - first in (0, 1) and count > 1
+        if alike and (count == first, count) > most:
+            best, most = separator, (count == first, count)
     return best
 
 
@@ -186,6 +201,7 @@ def _tidy(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tuple[str, ..
     if frame.empty:
         raise InputError(f"{source} has column names and no rows; give at least a few dozen rows.")
     remarks = []
+    frame = frame.reset_index(drop=True)  # predictions are put beside the rows by their place
     frame.columns = [str(name).strip() for name in frame.columns]
     twice = [str(name) for name in frame.columns[frame.columns.duplicated()].unique()]
     if twice:

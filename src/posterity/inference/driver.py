@@ -45,6 +45,7 @@ from posterity.model import Model, num_weights
 from posterity.networks.convolutions import convolves
 from posterity.posterior import Posterior
 from posterity.receipt import make_receipt
+from posterity.rescaled import in_network_units
 from posterity.stored import join, settle
 from posterity.types import Batch, Key, Params, Phase
 
@@ -231,7 +232,8 @@ def _run_phases(
 
     `go_on=False` stops where the checkpoint does.
     """
-    method, model, num_rows = job.method, job.model, job.rows.num_rows
+    method, num_rows = job.method, job.rows.num_rows
+    model, data, validation = _in_network_units(job)
     phases = method.plan(num_rows)
     convolving = _convolves(job)
     mesh = _mesh(job, phases, convolving)
@@ -250,8 +252,8 @@ def _run_phases(
             layout = layout_of(mesh, phase, num_rows, start[1], in_turn, keeps)
             picks = layout.batches > 1
             if picks not in rows:
-                rows[picks] = place_rows(layout, job.rows)
-            extra = place(_extra(method, job.validation, layout, total_steps), mesh)
+                rows[picks] = place_rows(layout, data)
+            extra = place(_extra(method, validation, layout, total_steps), mesh)
             shared = Shared(method, model, rows[picks], extra)
             if chains is None:
                 chains, first_phase, first_record = _first_chains(run, layout, shared, phases, start, go_on)
@@ -269,6 +271,14 @@ def _run_phases(
     state = chains.state if job.validation is None else chains.state.best
     ended = jax.tree.map(jnp.asarray, fetch((state, chains.fixed)))
     return run, *tree.take_rows(ended, slice(0, job.num_chains))
+
+
+def _in_network_units(job: Job) -> tuple[Model, Dataset, Dataset | None]:
+    """The model and the rows that chains see: targets in units of their own are of about unit size there."""
+    given = [job.rows] if job.validation is None else [job.rows, job.validation]
+    likelihood, targets = in_network_units(job.model.likelihood, *(rows.y for rows in given))
+    data, *validation = (rows._replace(y=y) for rows, y in zip(given, targets, strict=True))
+    return tree.replace(job.model, likelihood=likelihood), data, validation[0] if validation else None
 
 
 def _first_chains(

@@ -174,7 +174,15 @@ def dropout_relation(
         "num_data": lambda: p * scale**2 / (2 * decay * tau),
         "weight_decay": lambda: p * scale**2 / (2 * count * tau),
     }
-    return solutions[missing[0]]()
+    found = solutions[missing[0]]()
+    if missing[0] != "keep":
+        return found
+    if found > 1 + 1e-9:
+        raise ValueError(
+            f"These four would need keep={found:.4g}, and a probability is at most 1: lower precision, num_data or "
+            "weight_decay, or raise length_scale."
+        )
+    return min(found, 1.0)  # the last digit of a 1 is rounding
 
 
 def _only_logits(fixed: Params) -> Params:

@@ -142,6 +142,11 @@ class Cyclical(Sampler):
         check_counts(self, num_cycles=1, cycle_length=1, draws_per_cycle=1, thin=1)
         if not 0 <= self.exploration < 1:
             raise ValueError(f"Cyclical(exploration={self.exploration}) must lie in [0, 1); try 0.5.")
+        if self.base.preconditioner is not None and self.exploration == 0:
+            raise ValueError(
+                "Cyclical(exploration=0) leaves no step in which to learn the preconditioner of its base: give "
+                "exploration=0.5, or a base with preconditioner=None."
+            )
         sampling, kept = (1 - self.exploration) * self.cycle_length, self.draws_per_cycle * self.thin
         if kept > sampling + 1e-6:
             raise ValueError(

@@ -16,6 +16,7 @@ from posterity.devices import jit_once
 from posterity.inference.method import Method
 from posterity.model import Model
 from posterity.posterior import Posterior
+from posterity.rescaled import without_units
 from posterity.types import Key, Params
 
 CONTINUED = 2**30  # folded into keys, clear of the small numbers that `split` and the chains take
@@ -168,7 +169,8 @@ def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> No
             f"The network gives outputs of shape {given.shape} for {given.shape[0]} rows; "
             f"{type(model.likelihood).__name__} takes {wanted} outputs per row, [N, ..., {wanted}]."
         )
-    sample = jax.eval_shape(lambda p: model.likelihood(bound.outputs(p, x)).sample(jax.random.key(0)), free)
+    inner, *_ = without_units(model.likelihood)
+    sample = jax.eval_shape(lambda p: inner(bound.outputs(p, x)).sample(jax.random.key(0)), free)
     described = sample.shape[1:]
     if described != rows.y.shape[1:]:
         raise ValueError(
