@@ -26,9 +26,10 @@ types: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs results-page
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
 
-# The page of published results, from results/*.json.
+# The pages of published results and of speed, from results/*.json.
 results-page: $(VENV)/.installed
 	$(RUN)/python -m posterity.studies.page results docs/results.md
+	$(RUN)/python benchmarks/page.py results docs/speed.md
 
 # Every published experiment in its two-minute form; the full ones are `posterity reproduce NAME`.
 STUDIES := gal2016 blundell2015 kendall2017 lakshminarayanan2017 izmailov2021-small izmailov2021-imdb ood

@@ -26,11 +26,16 @@ def show(part: str, numbers: Numbers) -> None:
     print(part, {key: _brief(value) for key, value in numbers.items()}, flush=True)
 
 
+def judged(numbers: Numbers) -> str | None:
+    """The name of the number that a bar is for."""
+    return next((name for name in JUDGED if name in numbers), None)
+
+
 def missed(results: dict[str, Numbers]) -> list[str]:
     """In words, each part that is on the wrong side of its bar. Numbers are compared as they are, not as they print."""
     found = []
     for part, numbers in results.items():
-        name = next((name for name in JUDGED if name in numbers), None)
+        name = judged(numbers)
         if name is None:
             continue
         value = numbers[name]
