@@ -272,7 +272,10 @@ YACHT = DATA / "uci" / "yacht.npz"
 @pytest.mark.skipif(not YACHT.exists(), reason=f"{YACHT} is absent; set POSTERITY_DATA")
 @pytest.mark.parametrize("seed", [0, 1])
 def test_no_stuck_chain_is_averaged_in_silently_on_yacht(seed):
-    """A network that may say how sure it is of each row finds spikes where it is sure of one row beyond measure."""
+    """A network that may say how sure it is of each row finds spikes where it is sure of one row beyond measure.
+
+    On some processors a warm-up of seed 1 looks healthy and ends with a step too long for every draw: that is said.
+    """
     data = load_data("yacht", DATA)
     x, y = ((values - values.mean(0)) / values.std(0) for values in (data.x_train, data.y_train))
     model = Model(mlp((50,)), HeteroscedasticGaussian(), Normal(0.0, 1.0))
@@ -284,7 +287,10 @@ def test_no_stuck_chain_is_averaged_in_silently_on_yacht(seed):
     assert all(words in posterior.receipt.notes for words in left_out)
     step_sizes, accepted = posterior.trace["step_size"][:, -1], posterior.trace["accepted"][:, -40:]
     assert (step_sizes > 1e-3 * step_sizes.max()).all()
-    assert accepted.any(1).all()
+    unmoved = [note for note in posterior.receipt.notes if "accepted no step" in note]
+    named = [name for note in unmoved for name in note.partition(" accepted")[0].removeprefix("chain ").split(", ")]
+    assert len(named) == (~accepted.any(1)).sum()
+    assert all(note in map(str, (each.message for each in said)) for note in unmoved)
     log_joint = posterior.trace["log_joint"][:, -20:].mean(1)
     print("log joint of each chain", log_joint, posterior.receipt.notes)
 
