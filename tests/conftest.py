@@ -19,7 +19,7 @@ import posterity  # noqa: F401  (before anything starts JAX: it makes every core
 DATA = Path(os.environ.setdefault("POSTERITY_DATA", str(Path(__file__).parents[2] / "shared" / "data")))
 
 
-MANY_MAPS = 45_000
+MANY_MAPS = 25_000
 
 
 LOOK_EVERY = 4

@@ -30,6 +30,8 @@ SECTIONS = [
     "Answering only when sure", "Unfamiliar inputs", "Have the samplers arrived?", "Against HMC", "Receipts",
 ]  # fmt: skip
 
+KINDS = ["one input", "several inputs", pytest.param("classes", marks=pytest.mark.long)]
+
 
 def distances(prediction, reference):
     if prediction.kind == "classes":
@@ -63,34 +65,44 @@ def compared(task, features, x, y, methods, holdout=None, **others):
     )  # fmt: skip
 
 
-@pytest.fixture(scope="module")
-def comparisons():
+class Lazily(dict):
+    """What each name stands for, made when it is first asked for."""
+
+    def __init__(self, make):
+        super().__init__()
+        self.make = make
+
+    def __missing__(self, name):
+        self[name] = self.make(name)
+        return self[name]
+
+
+def make_comparison(name):
     rng = np.random.default_rng(0)
     line, plane = rng.uniform(-2, 2, (150, 1)), rng.normal(size=(150, 2))
     many = rng.normal(size=(150, 4))
-    wave = np.sin(2 * line[:, 0]) + 0.2 * rng.normal(size=150)
+    if name == "one input":
+        wave = np.sin(2 * line[:, 0]) + 0.2 * rng.normal(size=150)
+        methods, about = ("map", "laplace", "hmc"), {"title": "A wave", "target": "height"}
+        return compared("regression", ["depth"], line, wave, methods, holdout=0.2, **about)
+    if name == "several inputs":
+        mixed = many[:, 0] - 0.5 * many[:, 1] ** 2 + 0.2 * rng.normal(size=150)
+        about = {"title": NASTY, "target": DOLLARS, "failures": {"SWAG": NASTY}, "remarks": (NASTY,)}
+        return compared("regression", ("a", NASTY, DOLLARS, "d"), many, mixed, ("map", "deep_ensemble"), **about)
     classes = (plane[:, 0] + plane[:, 1] ** 2 + 0.3 * rng.normal(size=150) > 0.8).astype(int)
-    mixed = many[:, 0] - 0.5 * many[:, 1] ** 2 + 0.2 * rng.normal(size=150)
-    names = ("a", NASTY, DOLLARS, "d")
-    return {
-        "one input": compared(
-            "regression", ["depth"], line, wave, ("map", "laplace", "hmc"), holdout=0.2, title="A wave", target="height"
-        ),
-        "several inputs": compared(
-            "regression", names, many, mixed, ("map", "deep_ensemble"), title=NASTY, target=DOLLARS,
-            failures={"SWAG": NASTY}, remarks=(NASTY,),
-        ),
-        "classes": compared(
-            "classification", ["width", "height"], plane, classes, ("deep_ensemble", "hmc"),
-            title="Two kinds", target="kind",
-        ),
-    }  # fmt: skip
+    methods, about = ("deep_ensemble", "hmc"), {"title": "Two kinds", "target": "kind"}
+    return compared("classification", ["width", "height"], plane, classes, methods, **about)
+
+
+@pytest.fixture(scope="module")
+def comparisons():
+    return Lazily(make_comparison)
 
 
 @pytest.fixture(scope="module")
 def reports(comparisons, tmp_path_factory):
     folder = tmp_path_factory.mktemp("reports")
-    return {name: write_report(one, folder / "new" / f"{name}.html") for name, one in comparisons.items()}
+    return Lazily(lambda name: write_report(comparisons[name], folder / "new" / f"{name}.html"))
 
 
 @pytest.fixture(scope="module")
@@ -146,7 +158,7 @@ def luminance(colour):
     return linear @ [0.2126, 0.7152, 0.0722]
 
 
-@pytest.mark.parametrize("name", ["one input", "several inputs", "classes"])
+@pytest.mark.parametrize("name", KINDS)
 def test_smoke_the_report_in_a_browser(name, reports, browser):
     page = reports[name].read_text("utf-8")
     for width in (1280, 390):
@@ -180,7 +192,7 @@ def test_what_overflows_is_noticed(browser, tmp_path):
     assert browser.visit(path, "document.documentElement.scrollWidth", width=390).found > 390
 
 
-@pytest.mark.parametrize("name", ["one input", "several inputs", "classes"])
+@pytest.mark.parametrize("name", KINDS)
 def test_the_page_is_whole_and_can_be_read_aloud(name, reports, comparisons):
     page = reports[name].read_text("utf-8")
     reader = Reader(page)
