@@ -129,6 +129,8 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
     if comma:
         remarks.append("Numbers are written with a decimal comma.")
     named = not all(_is_number(cell) for cell in cells[0])
+    if named and len(cells) > 1 and len(cells[1]) > len(cells[0]):  # pandas would take cells for names of rows
+        raise InputError(_too_many_cells(path, len(cells[0]), len(cells[1])))
     try:
         frame = pd.read_csv(
             io.StringIO(text),
@@ -139,8 +141,6 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} cannot be read as a table: {str(error).strip()}. Mend that line.") from error
-    if not isinstance(frame.index, pd.RangeIndex):  # pandas takes the cells that have no name for names of rows
-        raise InputError(_too_many_cells(path, frame.shape[1], frame.shape[1] + frame.index.nlevels))
     if not named:
         frame.columns = [f"column_{number}" for number in range(1, frame.shape[1] + 1)]
         remarks.append(f"The first line of {path.name} holds numbers, not names: columns are called column_1, ...")
