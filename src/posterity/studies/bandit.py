@@ -167,7 +167,7 @@ def _play_all(
     model: Model, method: Any, mushrooms: Mushrooms, epsilon: Any, keys: Key, protocol: Protocol, mesh: Mesh
 ) -> History:
     def on_device(keys: Key, model: Model, method: Any, mushrooms: Mushrooms, epsilon: Any) -> History:
-        # A few side by side, whose weights fit into a core's cache: ten at once took twice as long for each.
+        # A few side by side: ten at once on a core took a sixth longer for each.
         one = partial(_play_one, model, method, mushrooms, protocol, epsilon)
         return jax.lax.map(one, keys, batch_size=RUNS_AT_ONCE)
 
