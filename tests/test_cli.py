@@ -20,8 +20,8 @@ import posterity
 from posterity.cli import app, cache, catalogue, output, pace, tables
 from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
-from posterity.comparison import prepare
 from posterity.inference import METHODS, load
+from posterity.prepared import prepare
 from posterity.store import Reader
 
 

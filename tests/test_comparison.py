@@ -7,10 +7,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from posterity import comparison
-from posterity.comparison import COMPARED, LABELS, Comparison, Entry, compare, prepare
+from posterity import comparison, prepared
+from posterity.comparison import COMPARED, LABELS, Comparison, Entry, compare
 from posterity.inference import METHODS
 from posterity.metrics import Estimate
+from posterity.prepared import prepare
 
 
 @pytest.fixture
@@ -28,20 +29,20 @@ def test_every_method_has_a_label():
 
 def test_a_split_is_a_partition_that_keeps_every_class_in_training():
     y = np.repeat([0, 1, 2, 3], [80, 15, 4, 1])
-    train, test, aside = comparison._split(y, "classification", 0.2, seed=3)
+    train, test, aside = prepared._split(y, "classification", 0.2, seed=3)
     assert sorted([*train, *test, *aside]) == list(range(100))
     assert len(test) == 20
     assert set(y[train]) == {0, 1, 2, 3}
     shares = np.bincount(y[test], minlength=4)[:2] / [80, 15]
     assert np.allclose(shares, 0.2, atol=0.05)
-    again = comparison._split(y, "classification", 0.2, seed=3)
-    other = comparison._split(y, "classification", 0.2, seed=4)
+    again = prepared._split(y, "classification", 0.2, seed=3)
+    other = prepared._split(y, "classification", 0.2, seed=4)
     assert np.array_equal(test, again[1])
     assert not np.array_equal(test, other[1])
 
 
 def test_encoders_learn_from_training_rows_alone(frame):
-    rows = comparison._split(frame["y"].to_numpy(), "regression", 0.25, seed=0)
+    rows = prepared._split(frame["y"].to_numpy(), "regression", 0.25, seed=0)
     spoiled = frame.copy()
     spoiled.loc[rows[1], ["a", "y"]] *= 1000.0  # test rows
     clean, changed = (prepare(table, "y", test_share=0.25) for table in (frame, spoiled))

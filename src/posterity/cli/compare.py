@@ -21,8 +21,9 @@ from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, finite, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
 from posterity.cli.tables import check_target, read_table
-from posterity.comparison import Comparison, Entry, prepare
+from posterity.comparison import Comparison, Entry
 from posterity.metrics import Estimate
+from posterity.prepared import prepare
 from posterity.report import write_report
 
 TABLE, RESULTS, REPORT = "data.parquet", "results.json", "report.html"

@@ -19,11 +19,12 @@ from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
 from posterity.cli.tables import check_target, read_table, shortened, similar_name
-from posterity.comparison import LABELS, Run, prepare
+from posterity.comparison import LABELS, Run
 from posterity.encoding import StoreError
 from posterity.inference import load, resume
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
+from posterity.prepared import prepare
 from posterity.store import MANIFEST
 from posterity.table import TableEncoder, TargetEncoder
 

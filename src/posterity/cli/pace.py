@@ -10,9 +10,10 @@ import jax
 import jax.numpy as jnp
 
 from posterity.cli.output import duration, say
-from posterity.comparison import LABELS, Prepared
+from posterity.comparison import LABELS
 from posterity.inference import HMC, NUTS
 from posterity.inference.method import Method
+from posterity.prepared import Prepared
 from posterity.tabular import table_method
 from posterity.types import Batch
 
