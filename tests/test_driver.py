@@ -211,7 +211,8 @@ def test_a_posterior_to_start_from_must_be_of_the_network(line):
     with pytest.raises(ValueError, match=r"start holds the weights .*layer_1.*but the network has"):
         fit(Model(linear(), Gaussian(0.3)), MAP(num_steps=3, start=small), line)
     learned = Model(mlp((3,)), GaussianLearnedNoise(0.2))
-    weights = fit(learned, MAP(num_steps=1, learning_rate=1e-9, start=small), line, chains=2).weights()
+    with pytest.warns(UserWarning, match="differ by the order of their batches alone"):
+        weights = fit(learned, MAP(num_steps=1, learning_rate=1e-9, start=small), line, chains=2).weights()
     expected = learned.init(jax.random.key(0), jnp.asarray(line[0]))["likelihood"]
     for found, begun in zip(jax.tree.leaves(weights["likelihood"]), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(found, np.stack([begun, begun]), rtol=1e-6)
@@ -228,7 +229,17 @@ def test_chains_of_a_sampler_that_all_begin_at_one_point_are_noted(line):
     for start, chains, expected in ((one, 2, True), (weights, 2, True), (one, 1, False), (None, 2, False)):
         notes = fit(model, HMC(**sampler, start=start), line, chains=chains).receipt.notes
         assert (note in notes) == expected
-    assert note not in fit(model, MAP(num_steps=3, start=one), line, chains=2).receipt.notes
+
+
+def test_members_of_an_ensemble_that_would_be_copies_are_told(line):
+    """From one instance, or one set of weights, there is one start; anchors tell members apart all the same."""
+    model = Model(linear(), Gaussian(0.3))
+    one = fit(model, MAP(num_steps=2), line)
+    with pytest.warns(UserWarning, match="DeepEnsemble: all chains began at the same weights.*if at all"):
+        copies = fit(model, DeepEnsemble(2, num_steps=2, start=one), line)
+    assert "differ by the order of their batches alone" in copies.receipt.notes[0]
+    assert not fit(model, DeepEnsemble(2, num_steps=2, start=one, anchored=True), line).receipt.notes
+    assert not fit(model, DeepEnsemble(2, num_steps=2), line).receipt.notes
 
 
 def test_weights_of_all_stored_draws_or_of_one_that_is_fresh(line):

@@ -123,6 +123,23 @@ def test_tuning_and_fitting_in_turn_reach_the_maximum_of_the_evidence():
     assert tuned.facts["prior_scale"] == tuned.model.prior.scale == pytest.approx(scale / start_scale, rel=2e-3)
 
 
+@pytest.mark.parametrize("temperature", [0.25, 4.0])
+def test_a_temperature_tunes_scales_as_the_densities_it_makes(temperature):
+    """N(y, s^2)^(1/T) is N(y, T s^2) but for a constant that tuning must not see: what is tuned has s sqrt(T) alike."""
+    params, tune = start(Model(linear(), Gaussian(0.5))), ("prior", "noise")
+
+    def tuned(temperature, tempering):
+        model = Model(linear(), Gaussian(0.5), dist.Normal(0.0, 1.0), temperature, tempering)
+        return result(Laplace(tune=tune), model, params, Y)[1].facts
+
+    plain, both = tuned(1.0, "posterior"), tuned(temperature, "posterior")
+    likelihood, width = tuned(temperature, "likelihood"), np.sqrt(temperature)
+    assert both["prior_scale"] * width == pytest.approx(plain["prior_scale"], rel=1e-4)
+    assert likelihood["prior_scale"] == pytest.approx(plain["prior_scale"], rel=1e-4)
+    for found in (both, likelihood):
+        assert found["noise_scale"] * width == pytest.approx(plain["noise_scale"], rel=1e-4)
+
+
 # ---- curvature
 
 

@@ -109,7 +109,7 @@ class Gaussian(Likelihood):
 
 @tree.record
 class GaussianLearnedNoise(Likelihood):
-    """y ~ N(f, s^2) with one unknown noise s for all rows; log s has the prior N(log initial, spread^2)."""
+    """y ~ N(f, s^2) with one unknown noise s for all rows, s = e^l + initial / 1000, l ~ N(log initial, spread^2)."""
 
     initial: float = tree.traced(default=1.0)
     spread: float = tree.traced(default=2.0)
@@ -120,7 +120,7 @@ class GaussianLearnedNoise(Likelihood):
         check_whole("GaussianLearnedNoise", num_outputs=self.num_outputs)
 
     def __call__(self, outputs: Array) -> dist.Distribution:
-        scale = MINIMUM_SCALE + jnp.exp(outputs[..., self.num_outputs :])
+        scale = MINIMUM_SCALE * self.initial + jnp.exp(outputs[..., self.num_outputs :])
         return _normal(outputs[..., : self.num_outputs], scale, self.num_outputs)
 
     def init(self) -> dict[str, Array]:
@@ -134,7 +134,7 @@ class GaussianLearnedNoise(Likelihood):
 
     def fisher(self, outputs: Array) -> Array:
         exponential = jnp.exp(outputs[..., self.num_outputs :])
-        scale = MINIMUM_SCALE + exponential
+        scale = MINIMUM_SCALE * self.initial + exponential
         of_mean = jnp.broadcast_to(1 / jnp.square(scale), outputs[..., : self.num_outputs].shape)
         of_noise = 2 * self.num_outputs * jnp.square(exponential / scale)
         return _diagonal(jnp.concatenate([of_mean, of_noise], -1))

@@ -156,6 +156,10 @@ class Prior:
         """The patterns a user has given, or could."""
         return [pattern for pattern in self.patterns if not pattern.endswith("dropout_logit")]
 
+    def has_scale(self, name: str) -> bool:
+        """Whether the common scale stretches this weight's distribution."""
+        return not name.startswith("likelihood/") and not isinstance(self.find(name), Flat | Fixed)
+
     def is_gaussian(self, name: str) -> bool:
         return isinstance(self.find(name), dist.Normal)
 

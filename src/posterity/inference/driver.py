@@ -6,7 +6,9 @@ first non-finite value, at the end of the budget, at Ctrl-C, or when every chain
 
 from __future__ import annotations
 
+import dataclasses
 import time
+import warnings
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -144,7 +146,7 @@ def _fit_job(
         # A budget is for both: the first stage may use half of it.
         now = time.perf_counter()
         halfway = None if deadline is None else now + (deadline - now) / 2
-        started = None if stage is None else stage.posterior(first.model)
+        started = None if stage is None else _ended_stage(first, stage)
         if started is None:
             started = _fit_job(first, stage, halfway, progress, begins=type(job.method).__name__)
             started = started if stage is None else stage.finish(started)
@@ -156,6 +158,16 @@ def _fit_job(
         raise KeyboardInterrupt(f"{type(job.method).__name__}, where {begins} begins, was cut off: {kept}.")
     _add_first_stage(run, started)
     return _posterior(job, run, states, fixed, time.perf_counter() - begun)
+
+
+def _ended_stage(job: Job, stage: Checkpoint) -> Posterior | None:
+    """What a stage that is over came to, and as its method's start what that stage began from: as after a fit."""
+    posterior = stage.posterior(job.model)
+    if posterior is None or not isinstance(job.method.start, Method):
+        return posterior
+    before = job._replace(method=job.method.start)
+    began = _ended_stage(before, stage.first_stage(before))
+    return dataclasses.replace(posterior, method=tree.replace(posterior.method, start=began))
 
 
 def _add_first_stage(run: Run, started: Posterior | None) -> None:
@@ -286,7 +298,7 @@ def _first_chains(
 ) -> tuple[Chains, int, int]:
     """The chains at their start, or where the checkpoint has them; with the phase and the record they are at."""
     if run.checkpoint is None or not run.checkpoint.has_state:
-        _say_same_start(run, phases, start[1])
+        _say_same_start(run, shared.method, phases, start[1])
         return begin(layout, shared, *start), 0, 0
     template = jax.eval_shape(partial(chains_at_start, layout), shared, *start)
     chains, number, record = run.checkpoint.restore(run, template, layout.mesh)
@@ -341,11 +353,21 @@ def _starts(job: Job, mesh: Mesh, attempt: int = 0) -> tuple[Key, Params, Params
     return place(chains, mesh, "chain")
 
 
-def _say_same_start(run: Run, phases: tuple[Phase, ...], free: Params) -> None:
-    """Note where all chains of a sampler begin at one point [C, ...]: that they agree then says less."""
+def _say_same_start(run: Run, method: Method, phases: tuple[Phase, ...], free: Params) -> None:
+    """Say where all chains begin at one point [C, ...]: that samplers agree then says less, and members are copies."""
     leaves = [leaf[: run.num_chains] for leaf in jax.tree.leaves(fetch(free))]
-    if run.num_chains > 1 and any(phase.keep for phase in phases) and all((leaf == leaf[:1]).all() for leaf in leaves):
-        run.notes.append("all chains began at the same weights, so that a low R-hat says less than usual")
+    if run.num_chains == 1 or not all((leaf == leaf[:1]).all() for leaf in leaves):
+        return
+    began = "all chains began at the same weights, so that"
+    if any(phase.keep for phase in phases):
+        run.notes.append(f"{began} a low R-hat says less than usual")
+    elif method.told_apart_by_start:
+        run.notes.append(f"{began} they differ by the order of their batches alone, if at all")
+        warnings.warn(
+            f"{type(method).__name__}: {run.notes[-1]}. Give each its own: a network from a function of the key, such "
+            "as from_nnx(lambda key: Net(nnx.Rngs(key))), and no single set of weights as start.",
+            stacklevel=2,
+        )
 
 
 def _offset(phases: tuple[Phase, ...], number: int) -> int:

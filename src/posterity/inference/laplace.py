@@ -37,11 +37,13 @@ from posterity.inference.point import MAP
 from posterity.likelihoods import Gaussian
 from posterity.linearized import Linearized, choose, gather
 from posterity.model import Model, weighted_sum
+from posterity.posterior import Posterior
 from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 
 Structure = Literal["full", "diagonal", "kronecker", "last_layer"]
 STRUCTURES = ("full", "diagonal", "kronecker", "last_layer")
 TUNABLE = ("prior", "noise")
+FALL = 0.05  # nats a target that the evidence of a round may be below that of the last: less may be underfit
 LARGEST_MATRIX = 20_000  # weights whose covariance is kept as one matrix: 3.2 GB in float64
 
 
@@ -69,7 +71,7 @@ class Laplace(Method):
     subset: tuple[str, ...] = ()  # path patterns of the weights that get a spread; (): all of them
     batch_size: int | str | None = tree.host(default=None)  # rows per step; changes sampled Fisher matrices alone
     tune: tuple[str, ...] = tree.host(default=())  # ("prior",), ("noise",) or both: scales that maximise the evidence
-    num_rounds: int = tree.host(default=1)  # times to find the mode and tune, each from the last
+    num_rounds: int = tree.host(default=1)  # times to find the mode and tune, each from the last; see _unless_worse
 
     anytime = False
 
@@ -149,7 +151,8 @@ class Laplace(Method):
         facts = {"log_evidence": float(np.mean(evidence)), "log_evidence_of_chains": evidence, **facts}
         dtype = jax.tree.leaves(states.params)[0].dtype
         spread = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), dtype), *spreads)
-        return Result(Linearized(states.params, spread, fixed), tuned, facts)
+        result = Result(Linearized(states.params, spread, fixed), tuned, facts)
+        return _unless_worse(self, result, float(chains[0].num_targets))
 
 
 def _unrolled(method: Laplace) -> Any:
@@ -160,6 +163,22 @@ def _unrolled(method: Laplace) -> Any:
         return start
     before = dataclasses.replace(method, num_rounds=method.num_rounds - 1)
     return tree.replace(start, start=before) if isinstance(start, Method) else MAP(start=before)
+
+
+def _unless_worse(method: Laplace, result: Result, num_targets: float) -> Result:
+    """The result of this round, or that of the round before where the evidence has fallen since.
+
+    Tuning holds the weights, and the curvature with them. A network that predicts its own noise follows a wider prior
+    to an optimum that fits its rows too well, whose noise is too small: each round then ends worse than the last.
+    """
+    if method.num_rounds == 1 or not isinstance(method.start, Posterior):
+        return result
+    before = method.start.method.start
+    evidence = result.facts["log_evidence"]
+    rounds = [*before.facts.get("log_evidence_of_rounds", [before.facts["log_evidence"]]), evidence]
+    if evidence < before.facts["log_evidence"] - FALL * num_targets:
+        result = Result(before.family, before.model, before.facts)
+    return result._replace(facts={**result.facts, "log_evidence_of_rounds": rounds})
 
 
 def _chosen(method: Laplace, model: Model, params: Params, x: Any) -> tuple[str, ...]:
@@ -235,8 +254,11 @@ def _tuned(method: Laplace, model: Model, chains: list[LaplaceState]) -> Model:
             changed = tree.replace(changed, likelihood=tree.replace(model.likelihood, scale=scale))
         return changed
 
+    sizes = _num_scaled(method, model, chains[0])
+
     def loss(log_factors: np.ndarray) -> float:
-        return -float(np.mean([_log_evidence(scaled(log_factors), model, chain) for chain in chains]))
+        evidence = np.mean([_log_evidence(scaled(log_factors), model, chain) for chain in chains])
+        return float(sizes @ log_factors - evidence)
 
     options = {"xatol": 1e-6, "fatol": 1e-9, "initial_simplex": _simplex(len(method.tune))}
     found = scipy.optimize.minimize(loss, np.zeros(len(method.tune)), method="Nelder-Mead", options=options)
@@ -246,6 +268,19 @@ def _tuned(method: Laplace, model: Model, chains: list[LaplaceState]) -> Model:
             "the model a prior that is not flat, or leave out tune."
         )
     return scaled(found.x)
+
+
+def _num_scaled(method: Laplace, model: Model, chain: LaplaceState) -> np.ndarray:
+    """By how much log normalisers of tempered densities grow with the log of each tuned scale; nothing at T = 1.
+
+    p(w)^a integrates to scale^(1 - a) times a constant, for each weight, and a Gaussian's density of each target
+    likewise. Left in the evidence, that would decide the scale in place of the data.
+    """
+    likelihood_factor, prior_factor = model.tempering_factors
+    prior, names = model.full_prior, chain.curvature.names
+    weights = num_chosen(chain.params, tuple(name for name in names if prior.has_scale(name)))
+    grows = {"prior": (1 - prior_factor) * weights, "noise": (1 - likelihood_factor) * float(chain.num_targets)}
+    return np.array([float(grows[name]) for name in method.tune])
 
 
 def _simplex(size: int) -> np.ndarray:

@@ -30,6 +30,7 @@ class Method:
     default_chains: int = 1
     targets_temperature: bool = True  # False: a point estimate, or another objective than the tempered posterior
     uses_prior: bool = True  # so that tempering the likelihood alone moves its optimum
+    told_apart_by_start: bool = False  # chains from the same weights would be copies, but for the order of batches
     anytime: bool = True  # a run cut short by Ctrl-C or a budget still ends in a family
 
     def __repr__(self) -> str:

@@ -30,6 +30,7 @@ class PointEstimate(Descent):
     """A descent whose last weights are the posterior's one draw."""
 
     targets_temperature = False
+    told_apart_by_start: bool = True
 
     def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
         del kept
@@ -79,6 +80,10 @@ class DeepEnsemble(PointEstimate):
     @property
     def num_chains(self) -> int:  # type: ignore[override]
         return self.num_members
+
+    @property
+    def told_apart_by_start(self) -> bool:  # type: ignore[override]
+        return not self.anchored
 
     def kernel(self, model: Model) -> Kernel:
         return _map_kernel(self, model, self.anchored)
