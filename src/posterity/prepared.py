@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from posterity.columns import PLAIN
 from posterity.model import Model
-from posterity.table import PLAIN, TableEncoder, TargetEncoder
+from posterity.table import TableEncoder, TargetEncoder
 from posterity.tabular import DEFAULT_DROPOUT, num_aside, table_model
 from posterity.types import Task
 
