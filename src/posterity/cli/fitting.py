@@ -14,7 +14,7 @@ from posterity.cli import catalogue
 from posterity.cli.cache import keep_compiled_programs
 from posterity.cli.compare import plain_scores
 from posterity.cli.errors import FailedError, InputError
-from posterity.cli.folders import is_comparison, new_folder
+from posterity.cli.folders import check_writable, is_comparison, new_folder
 from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
@@ -116,6 +116,8 @@ def run_predict(folder: Path, source: str, out: Path | None, level: float, as_js
         raise InputError(f"--out {out} must end in .csv or .parquet.")
     if out is not None and out.exists():
         raise InputError(f"--out {out} is there already, and is not overwritten: name a new file, or remove it first.")
+    if out is not None:
+        check_writable(out, "a file")
     posterior = _load(folder)
     frame = read_table(source).frame
     prediction = posterior.predict(_inputs(posterior, frame))
