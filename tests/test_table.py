@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from posterity.prepared import prepare
 from posterity.table import TableEncoder, TargetEncoder
 
 RNG = np.random.default_rng(0)
@@ -253,7 +254,10 @@ def test_days_and_months_are_told_apart_as_in_training():
     assert "month first, as no day above 12 tells; if that is wrong, write 2020-12-31" in remark
     assert far == pytest.approx(121 - 1)  # 2 May is 121 days after 2 January; the mean is 1
     assert "holds dates, month first: days" in learned("01/02/2020", "01/14/2020")[0]
-    with pytest.raises(ValueError, match=r"'when' must hold dates, month first as in training.*write 2020-12-31"):
+    with pytest.raises(
+        ValueError,
+        match="'when' must hold dates, all written alike, month first as in training; got '14/01/2020': write 2020",
+    ):
         TableEncoder().fit(pd.DataFrame({"when": ["01/14/2020", "01/02/2020"]})).transform(
             pd.DataFrame({"when": ["14/01/2020"]})
         )
@@ -276,3 +280,11 @@ def test_targets_held_as_objects_and_dates():
         for task in (None, "regression"):
             with pytest.raises(ValueError, match=r"The target holds dates.*days since"):
                 TargetEncoder(task).fit(dates)
+
+
+def test_rows_that_are_not_trained_on_may_show_how_dates_are_written():
+    """Whichever rows are drawn for training, the one that tells days from months is heeded."""
+    frame = pd.DataFrame({"when": [f"01/{1 + i % 12:02}/2020" for i in range(ROWS)], "y": np.arange(ROWS) + 0.5})
+    for row in range(0, ROWS, 6):
+        made = prepare(frame.assign(when=frame["when"].where(frame.index != row, "13/01/2020")), "y")
+        assert "holds dates, day first: days" in made.remarks[-1]

@@ -86,14 +86,17 @@ def to_numbers(column: pd.Series) -> np.ndarray:
 def to_dates(column: pd.Series, order: Order | None = None) -> pd.Series:
     """Dates without a time zone (in UTC), NaT for missing ones; `order` None: as the column itself shows."""
     written = column
-    if holds_text(column):
-        first = order or date_order(column)[0]
-        written = column.map(lambda value: _year_first(value, first), na_action="ignore")
-    try:
-        dates = pd.Series(pd.to_datetime(written, utc=True))
-    except (ValueError, TypeError) as error:
-        how = f", {order} first as in training" if order else ""
-        raise ValueError(f"Column {column.name!r} must hold dates{how}: {error}; {PLAIN_DATE}.") from error
+    if not pd.api.types.is_datetime64_any_dtype(column):
+        values = _hashable(column).astype(object)
+        different = pd.unique(values.dropna())  # each is looked at once
+        first = order or date_order(different)[0]
+        written = values.map({value: _year_first(value, first) for value in different})
+    dates = pd.Series(pd.to_datetime(written, utc=True, errors="coerce"))
+    unread = (dates.isna() & column.notna()).to_numpy()
+    if unread.any():
+        how = ", all written alike" + (f", {order} first as in training" if order else "")
+        got = str(column.iloc[int(unread.argmax())])
+        raise ValueError(f"Column {column.name!r} must hold dates{how}; got {got!r}: {PLAIN_DATE}.")
     return dates.dt.tz_localize(None)
 
 

@@ -72,7 +72,7 @@ def prepare(
     remarks = [*target_encoder.remarks, _split_remark(len(train), len(test), len(aside))]
     if target_encoder.task == "regression":
         target_encoder = TargetEncoder(target_encoder.task).fit(y[train])  # its scale too is learned from training rows
-    encoder = TableEncoder().fit(inputs.iloc[train])
+    encoder = TableEncoder().fit(inputs.iloc[train], whole=inputs)
     x = encoder.transform(inputs)
     return Prepared(
         encoder,

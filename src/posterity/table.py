@@ -125,15 +125,19 @@ class TableEncoder:
     names: list[str] = field(default_factory=list)  # of all columns of the table, dropped ones too
     remarks: list[str] = field(default_factory=list)
 
-    def fit(self, table: Any, weight: np.ndarray | None = None) -> TableEncoder:
-        """Learn from the rows of a frame or array; a row of weight 2 counts as two rows."""
+    def fit(self, table: Any, weight: np.ndarray | None = None, whole: Any = None) -> TableEncoder:
+        """Learn from the rows of a frame or array; a row of weight 2 counts as two rows.
+
+        Of the whole table that they are part of, where it is given, only the order of days and months is learned.
+        """
         frame = as_frame(table)
+        whole = frame if whole is None else as_frame(whole)
         weight = np.ones(len(frame)) if weight is None else np.asarray(weight, float)
         if not len(frame):
             raise ValueError("The table has no rows (0 samples); give at least two.")
         self.names, self.remarks, self.columns = list(frame.columns), [], []
         for name in frame.columns:
-            made = self._learn(name, pd.Series(frame[name]), weight)
+            made = self._learn(name, pd.Series(frame[name]), weight, pd.Series(whole[name]))
             self.columns += [made] if made is not None and made.features else []
         if not self.columns:
             raise ValueError(f"No column of the table can be learned from. {' '.join(self.remarks)}")
@@ -168,7 +172,9 @@ class TableEncoder:
     def from_json(cls, stored: dict[str, Any]) -> TableEncoder:
         return cls([_column(dict(column)) for column in stored["columns"]], stored["names"], stored["remarks"])
 
-    def _learn(self, name: str, column: pd.Series, weight: np.ndarray) -> Number | Category | Date | None:
+    def _learn(
+        self, name: str, column: pd.Series, weight: np.ndarray, whole: pd.Series
+    ) -> Number | Category | Date | None:
         if column.isna().all():
             self.remarks.append(f"Column {name!r} is empty: left out.")
             return None
@@ -176,7 +182,7 @@ class TableEncoder:
         if found == "category":
             return self._learn_category(name, column, weight)
         if found == "date":
-            return self._learn_date(name, column, weight)
+            return self._learn_date(name, column, weight, whole)
         if holds_text(column):
             self.remarks.append(f"Column {name!r} holds numbers as text: read as numbers.")
         return self._learn_number(name, to_numbers(column), weight)
@@ -214,8 +220,8 @@ class TableEncoder:
             kept = [text for text in kept if text != OTHER]  # one that is called so counts as what it says
         return Category(name, kept, num_rare > 0)
 
-    def _learn_date(self, name: str, column: pd.Series, weight: np.ndarray) -> Date:
-        order, shown = date_order(column) if holds_text(column) else (None, False)
+    def _learn_date(self, name: str, column: pd.Series, weight: np.ndarray, whole: pd.Series) -> Date:
+        order, shown = date_order(whole.unique()) if holds_text(column) else (None, False)
         dates = to_dates(column, order)
         first = str(dates.min())
         days = self._learn_number(name, to_numbers(dates - pd.Timestamp(first)), weight, first[:10])
