@@ -1,11 +1,13 @@
 """Tables to numbers: each kind of column, gaps, categories not seen before, what is dropped, JSON, weights."""
 
 import json
+from decimal import Decimal
 
 import numpy as np
 import pandas as pd
 import pytest
 
+from posterity.prepared import prepare
 from posterity.table import TableEncoder, TargetEncoder
 
 RNG = np.random.default_rng(0)
@@ -178,3 +180,111 @@ def test_targets_that_say_nothing_or_are_missing():
     assert made.shift == pytest.approx(2.5)
     np.testing.assert_array_equal(made.is_missing(gaps), [False, True, False, False])
     assert TargetEncoder("classification").fit(np.arange(4)).labels == [0, 1, 2, 3]
+
+
+def test_categories_keep_their_identity_in_other_types():
+    numbers = TableEncoder().fit(pd.DataFrame({"code": pd.Categorical([1, 2, 3] * 4)}))
+    assert numbers.features == ["code=1", "code=2", "code=3"]
+    np.testing.assert_array_equal(numbers.transform(pd.DataFrame({"code": [2.0, np.nan]})), [[0, 1, 0], [0, 0, 0]])
+    np.testing.assert_array_equal(numbers.transform(pd.DataFrame({"code": ["2.0", "03"]})), [[0, 1, 0], [0, 0, 0]])
+    truth = TableEncoder().fit(pd.DataFrame({"on": [True, False] * 6}))
+    for values in ([1, 0], [1.0, 0.0], ["TRUE", "false"], [True, False]):
+        np.testing.assert_array_equal(truth.transform(pd.DataFrame({"on": values})), [[0, 1], [1, 0]])
+    said = numbers.unseen(pd.DataFrame({"code": [2.0, 7.0, np.nan, 7.0]}))
+    assert said == ["Column 'code': 3 of 4 rows hold categories unseen in training, such as '7'."]
+    rare = TableEncoder().fit(pd.DataFrame({"kind": ["a"] * 9 + ["b"]}))
+    assert (
+        "rare or unseen in training, such as 'z': they count as 'other'"
+        in rare.unseen(pd.DataFrame({"kind": ["z"]}))[0]
+    )
+    labels = TargetEncoder().fit(["1", "2", "x"])
+    np.testing.assert_array_equal(labels.transform([2, 1]), [1, 0])
+    np.testing.assert_array_equal(TargetEncoder().fit([True, False]).transform(["TRUE", "0"]), [1, 0])
+
+
+def test_no_two_features_have_one_name():
+    gaps = TableEncoder().fit(pd.DataFrame({"why": ["missing", None, "lost", "lost"] * 3}))
+    assert gaps.features == ["why=lost", "why=missing"]
+    np.testing.assert_array_equal(gaps.transform(pd.DataFrame({"why": ["missing", None]})), [[0, 1], [0, 1]])
+    others = TableEncoder().fit(pd.DataFrame({"why": ["other", "lost"] * 4 + ["rare"]}))
+    assert others.features == ["why=lost", "why=other"]
+    np.testing.assert_array_equal(others.transform(pd.DataFrame({"why": ["other", "rare"]})), [[0, 1], [0, 1]])
+
+
+DAYS = pd.date_range("2020-01-20", periods=12, freq="D")
+
+
+@pytest.mark.parametrize(
+    ("values", "same"),
+    [
+        ([Decimal(f"{i}.5") for i in range(12)], np.arange(12) + 0.5),
+        ([*range(11), None], [*range(11), np.nan]),
+        ([0.5, *range(11)], [0.5, *range(11)]),
+        ([pd.Timedelta(i, "D") for i in range(12)], np.arange(12.0)),
+        ([day.date() for day in DAYS], DAYS),
+        ([day.to_pydatetime() for day in DAYS], DAYS),
+        ([day.to_period("D") for day in DAYS], DAYS),
+        (DAYS.to_period("D"), DAYS),
+        (DAYS.strftime("%d/%m/%Y"), DAYS),
+        (DAYS.strftime("%d.%m.%Y 00:00"), DAYS),
+        (DAYS.strftime("%m/%d/%y"), DAYS),
+        ([f"{day:%Y-%m-%d}T0{i % 3}:00:00+0{i % 3}:00" for i, day in enumerate(DAYS)], DAYS),
+    ],
+)
+def test_numbers_and_dates_are_known_however_they_are_held(values, same):
+    values = values if isinstance(values, pd.PeriodIndex) else pd.Series(list(values), dtype=object)
+    made, expected = TableEncoder().fit(pd.DataFrame({"x": values})), TableEncoder().fit(pd.DataFrame({"x": same}))
+    assert made.features == expected.features
+    np.testing.assert_array_equal(
+        made.transform(pd.DataFrame({"x": values})), expected.transform(pd.DataFrame({"x": same}))
+    )
+
+
+def test_days_and_months_are_told_apart_as_in_training():
+    def learned(*dates):
+        made = TableEncoder().fit(pd.DataFrame({"when": dates}))
+        again = TableEncoder.from_json(json.loads(json.dumps(made.to_json())))
+        return made.remarks[-1], again.columns[0].encode(pd.Series(["05/02/2020"]))[0, 0] * again.columns[0].days.std
+
+    remark, near = learned("01/02/2020", "01/04/2020", "13/02/2020")
+    assert "holds dates, day first: days since 2020-02-01" in remark
+    days = np.array([0, 60, 12])
+    assert near == pytest.approx(4 - days.mean())
+    remark, far = learned("01/02/2020", "01/04/2020")
+    assert "month first, as no day above 12 tells; if that is wrong, write 2020-12-31" in remark
+    assert far == pytest.approx(121 - 1)  # 2 May is 121 days after 2 January; the mean is 1
+    assert "holds dates, month first: days" in learned("01/02/2020", "01/14/2020")[0]
+    with pytest.raises(
+        ValueError,
+        match="'when' must hold dates, all written alike, month first as in training; got '14/01/2020': write 2020",
+    ):
+        TableEncoder().fit(pd.DataFrame({"when": ["01/14/2020", "01/02/2020"]})).transform(
+            pd.DataFrame({"when": ["14/01/2020"]})
+        )
+
+
+def test_a_date_that_never_varies_is_said_to_be_one():
+    frame = pd.DataFrame({"when": pd.Timestamp("2020-05-04"), "x": np.arange(5.0)})
+    assert TableEncoder().fit(frame).remarks == ["Column 'when' has one value only (2020-05-04): left out."]
+    frame.loc[0, "when"] = pd.NaT
+    made = TableEncoder().fit(frame)
+    assert made.features == ["when missing", "x"]
+    assert made.remarks == ["Column 'when' has one value only (2020-05-04): used is whether it is missing."]
+
+
+def test_targets_held_as_objects_and_dates():
+    assert TargetEncoder().fit(pd.Series([Decimal(f"{i}.5") for i in range(9)], dtype=object)).task == "regression"
+    assert TargetEncoder().fit(pd.Series([0, 1, 2, None] * 3, dtype=object)).labels == [0, 1, 2]
+    assert TargetEncoder().fit(["0", "1", "2"] * 3).labels == ["0", "1", "2"]
+    for dates in (DAYS, DAYS.strftime("%d/%m/%Y"), pd.Series([day.date() for day in DAYS], dtype=object)):
+        for task in (None, "regression"):
+            with pytest.raises(ValueError, match=r"The target holds dates.*days since"):
+                TargetEncoder(task).fit(dates)
+
+
+def test_rows_that_are_not_trained_on_may_show_how_dates_are_written():
+    """Whichever rows are drawn for training, the one that tells days from months is heeded."""
+    frame = pd.DataFrame({"when": [f"01/{1 + i % 12:02}/2020" for i in range(ROWS)], "y": np.arange(ROWS) + 0.5})
+    for row in range(0, ROWS, 6):
+        made = prepare(frame.assign(when=frame["when"].where(frame.index != row, "13/01/2020")), "y")
+        assert "holds dates, day first: days" in made.remarks[-1]

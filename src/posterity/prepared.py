@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from posterity.columns import PLAIN
 from posterity.model import Model
-from posterity.table import PLAIN, TableEncoder, TargetEncoder
+from posterity.table import TableEncoder, TargetEncoder
 from posterity.tabular import DEFAULT_DROPOUT, num_aside, table_model
 from posterity.types import Task
 
@@ -71,7 +72,7 @@ def prepare(
     remarks = [*target_encoder.remarks, _split_remark(len(train), len(test), len(aside))]
     if target_encoder.task == "regression":
         target_encoder = TargetEncoder(target_encoder.task).fit(y[train])  # its scale too is learned from training rows
-    encoder = TableEncoder().fit(inputs.iloc[train])
+    encoder = TableEncoder().fit(inputs.iloc[train], whole=inputs)
     x = encoder.transform(inputs)
     return Prepared(
         encoder,

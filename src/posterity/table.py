@@ -11,16 +11,25 @@ not simply numbers is said in `remarks`.
 from __future__ import annotations
 
 import dataclasses
-import re
-import warnings
-from collections.abc import Hashable
-from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from posterity.columns import (
+    MISSING,
+    PLAIN_DATE,
+    Order,
+    date_order,
+    holds_text,
+    kind,
+    places,
+    settled,
+    to_dates,
+    to_numbers,
+    to_texts,
+)
 from posterity.types import TASKS, Task
 
 MAX_CATEGORIES = 100  # of one column that get a feature of their own
@@ -28,10 +37,7 @@ ROUNDING = 4 * float(np.finfo(float).eps)  # of a column's mean: values that dif
 RARE_ROWS = 3  # a category with fewer rows is 'other'
 FEW_VALUES = 10  # whole numbers with at most so many values are taken for classes
 PERIODS = {"month": 12, "day_of_week": 7, "hour": 24}  # as pandas calls them
-MISSING, OTHER = "missing", "other"
-DATE_TEXT = re.compile(r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(\D|$)")
-PLAIN = "write plain numbers such as 1234.5, without signs, units or thousands separators"
-NUMBER_TEXT = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
+OTHER = "other"
 
 
 @dataclass(frozen=True)
@@ -69,13 +75,22 @@ class Category:
         return [f"{self.name}={category}" for category in self.categories + [OTHER] * self.other]
 
     def encode(self, column: pd.Series) -> np.ndarray:
-        codes, texts = _factorized(column)
-        place = {text: i for i, text in enumerate(self.categories)}
-        unseen = len(self.categories)  # the column 'other', or, where there is none, no column at all
-        made = np.zeros((len(column), unseen + 1))
-        places = np.array([place.get(text, unseen) for text in texts], int)
-        made[np.arange(len(column)), places[codes]] = 1.0
+        codes, texts = to_texts(column)
+        # The last column is 'other', or, where there is none, left out: -1, not known, is there.
+        made = np.eye(len(self.categories) + 1)[places(self.categories, texts)[codes]]
         return made if self.other else made[:, :-1]
+
+    def unseen(self, column: pd.Series) -> list[str]:
+        """What rows hold that no kept category is, in a sentence."""
+        codes, texts = to_texts(column)
+        unknown = places(self.categories, texts) < 0
+        if not unknown.any():
+            return []
+        what, then = ("rare or unseen", f": they count as {OTHER!r}") if self.other else ("unseen", "")
+        return [
+            f"Column {self.name!r}: {unknown[codes].sum()} of {len(column)} rows hold categories {what} in training, "
+            f"such as {texts[unknown][0]!r}{then}."
+        ]
 
 
 @dataclass(frozen=True)
@@ -86,13 +101,14 @@ class Date:
     first: str
     days: Number
     parts: list[str]
+    order: Order | None = None  # in which days and months were written, and will be; None: not known
 
     @property
     def features(self) -> list[str]:
         return self.days.features + [f"{self.name} {part} {wave}" for part in self.parts for wave in ("sin", "cos")]
 
     def encode(self, column: pd.Series) -> np.ndarray:
-        dates = to_dates(column)
+        dates = to_dates(column, self.order)
         made = [self.days.encode(dates - pd.Timestamp(self.first))]
         for part in self.parts:
             angle = 2 * np.pi * getattr(dates.dt, part).to_numpy(float) / PERIODS[part]
@@ -109,15 +125,19 @@ class TableEncoder:
     names: list[str] = field(default_factory=list)  # of all columns of the table, dropped ones too
     remarks: list[str] = field(default_factory=list)
 
-    def fit(self, table: Any, weight: np.ndarray | None = None) -> TableEncoder:
-        """Learn from the rows of a frame or array; a row of weight 2 counts as two rows."""
+    def fit(self, table: Any, weight: np.ndarray | None = None, whole: Any = None) -> TableEncoder:
+        """Learn from the rows of a frame or array; a row of weight 2 counts as two rows.
+
+        Of the whole table that they are part of, where it is given, only the order of days and months is learned.
+        """
         frame = as_frame(table)
+        whole = frame if whole is None else as_frame(whole)
         weight = np.ones(len(frame)) if weight is None else np.asarray(weight, float)
         if not len(frame):
             raise ValueError("The table has no rows (0 samples); give at least two.")
         self.names, self.remarks, self.columns = list(frame.columns), [], []
         for name in frame.columns:
-            made = self._learn(name, pd.Series(frame[name]), weight)
+            made = self._learn(name, pd.Series(frame[name]), weight, pd.Series(whole[name]))
             self.columns += [made] if made is not None and made.features else []
         if not self.columns:
             raise ValueError(f"No column of the table can be learned from. {' '.join(self.remarks)}")
@@ -128,6 +148,17 @@ class TableEncoder:
         frame = as_frame(table, self.names)
         self._check_names(list(frame.columns))
         return np.concatenate([column.encode(pd.Series(frame[column.name])) for column in self.columns], 1)
+
+    def unseen(self, table: Any) -> list[str]:
+        """How many rows hold categories that were not learned, of each column that has such rows."""
+        frame = as_frame(table, self.names)
+        known = [column for column in self.columns if isinstance(column, Category)]
+        return [remark for column in known for remark in column.unseen(pd.Series(frame[column.name]))]
+
+    @property
+    def texts(self) -> list[str]:
+        """Columns to read as texts, where a file leaves the choice: the category 01 is not the number 1."""
+        return [column.name for column in self.columns if isinstance(column, Category)]
 
     @property
     def features(self) -> list[str]:
@@ -141,33 +172,36 @@ class TableEncoder:
     def from_json(cls, stored: dict[str, Any]) -> TableEncoder:
         return cls([_column(dict(column)) for column in stored["columns"]], stored["names"], stored["remarks"])
 
-    def _learn(self, name: str, column: pd.Series, weight: np.ndarray) -> Number | Category | Date | None:
+    def _learn(
+        self, name: str, column: pd.Series, weight: np.ndarray, whole: pd.Series
+    ) -> Number | Category | Date | None:
         if column.isna().all():
             self.remarks.append(f"Column {name!r} is empty: left out.")
             return None
-        kind = _kind(column)
-        if kind == "category":
+        found = kind(column)
+        if found == "category":
             return self._learn_category(name, column, weight)
-        if kind == "date":
-            return self._learn_date(name, column, weight)
-        if column.dtype == object or pd.api.types.is_string_dtype(column):
+        if found == "date":
+            return self._learn_date(name, column, weight, whole)
+        if holds_text(column):
             self.remarks.append(f"Column {name!r} holds numbers as text: read as numbers.")
         return self._learn_number(name, to_numbers(column), weight)
 
-    def _learn_number(self, name: str, values: np.ndarray, weight: np.ndarray) -> Number:
+    def _learn_number(self, name: str, values: np.ndarray, weight: np.ndarray, first: str = "") -> Number:
         missing = np.isnan(values)
         known, counts = values[~missing], weight[~missing]
         fill = _median(known, counts)
         mean, std = _moments(np.where(missing, fill, values), weight)
         constant = not std > ROUNDING * abs(mean) or known.min() == known.max()
         if constant:
-            self.remarks.append(f"Column {name!r} has one value only ({known[0]:g}): left out.")
-        if missing.any():
+            then = "used is whether it is missing" if missing.any() else "left out"
+            self.remarks.append(f"Column {name!r} has one value only ({first or f'{known[0]:g}'}): {then}.")
+        elif missing.any():
             self.remarks.append(f"Column {name!r} lacks {missing.sum()} value(s): filled with the median {fill:g}.")
         return Number(name, fill, mean, 1.0 if constant else std, bool(missing.any()), not constant)
 
     def _learn_category(self, name: str, column: pd.Series, weight: np.ndarray) -> Category | None:
-        codes, texts = _factorized(column)
+        codes, texts = to_texts(column)
         rows = np.bincount(codes, weight, len(texts))
         order = np.lexsort((texts, -rows))  # by size, then by name: the order of rows plays no part
         kept = sorted(str(texts[i]) for i in order[:MAX_CATEGORIES] if rows[i] >= RARE_ROWS)
@@ -183,15 +217,20 @@ class TableEncoder:
         num_rare = len(texts) - len(kept)
         if num_rare:
             self.remarks.append(f"Column {name!r}: {num_rare} rare categories of {len(texts)} count as {OTHER!r}.")
+            kept = [text for text in kept if text != OTHER]  # one that is called so counts as what it says
         return Category(name, kept, num_rare > 0)
 
-    def _learn_date(self, name: str, column: pd.Series, weight: np.ndarray) -> Date:
-        dates = to_dates(column)
+    def _learn_date(self, name: str, column: pd.Series, weight: np.ndarray, whole: pd.Series) -> Date:
+        order, shown = date_order(whole.unique()) if holds_text(column) else (None, False)
+        dates = to_dates(column, order)
         first = str(dates.min())
-        days = self._learn_number(name, to_numbers(dates - pd.Timestamp(first)), weight)
+        days = self._learn_number(name, to_numbers(dates - pd.Timestamp(first)), weight, first[:10])
         parts = [part for part in PERIODS if getattr(dates.dt, part).nunique() > 1]
-        self.remarks.append(f"Column {name!r} holds dates: days since {first[:10]}" + "".join(f", {p}" for p in parts))
-        return Date(name, first, days, parts)
+        if days.kept:
+            how = f", {order} first" if order else ""
+            how += f", as no day above 12 tells; if that is wrong, {PLAIN_DATE}" if order and not shown else ""
+            self.remarks.append(f"Column {name!r} holds dates{how}: {', '.join([f'days since {first[:10]}', *parts])}.")
+        return Date(name, first, days, parts, order)
 
     def _check_names(self, got: list[str]) -> None:
         lacking = [name for name in self.names if name not in got]
@@ -233,6 +272,10 @@ class TargetEncoder:
             if len(self.labels) < 2:
                 raise ValueError(f"The target holds one class only ({self.labels[0]!r}); give at least two classes.")
             return self
+        if kind(known) == "date":
+            raise ValueError(
+                f"The target holds dates, such as {known.iloc[0]}; give numbers, for instance days since a date."
+            )
         values = to_numbers(known)
         if values.min() == values.max():
             raise ValueError(f"The target holds one value only ({values[0]:g}): there is nothing to learn.")
@@ -245,11 +288,15 @@ class TargetEncoder:
         if self.task == "regression":
             return to_numbers(values)
         codes, found = pd.factorize(values)
-        place = {label: i for i, label in enumerate(self.labels)}
-        found = [_plain_label(label) for label in found]
-        if unknown := [label for label in found if label not in place]:
+        place = places(self.labels, found)
+        if unknown := [_plain_label(label) for label in found[place < 0]]:
             raise ValueError(f"The target has classes {unknown[:5]}, unknown to a model of {self.labels}.")
-        return np.array([place[label] for label in found], int)[codes]
+        return place[codes]
+
+    @property
+    def is_text(self) -> bool:
+        """Whether classes are texts, and to be read as such where a file leaves the choice."""
+        return any(isinstance(label, str) for label in self.labels)
 
     @staticmethod
     def is_missing(target: Any) -> np.ndarray:
@@ -280,6 +327,10 @@ def as_frame(table: Any, names: list[str] | None = None) -> pd.DataFrame:
     if frame.columns.has_duplicates:
         twice = sorted(set(frame.columns[frame.columns.duplicated()]))
         raise ValueError(f"The table has several columns called {', '.join(map(repr, twice))}; rename them.")
+    for name in frame.columns:
+        column = settled(pd.Series(frame[name]))
+        if column.dtype != frame[name].dtype:
+            frame[name] = column
     return frame
 
 
@@ -287,80 +338,22 @@ def as_target(target: Any) -> pd.Series:
     """One column of targets."""
     values = target.iloc[:, 0] if isinstance(target, pd.DataFrame) and target.shape[1] == 1 else target
     if isinstance(values, pd.Series):
-        return values.reset_index(drop=True)
+        return settled(values.reset_index(drop=True))
     values = np.asarray(values)
     values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
     if values.ndim != 1:
         raise ValueError(f"y has shape {values.shape}; expected one target per row: fit one model for each target.")
-    return pd.Series(values).infer_objects()
+    return settled(pd.Series(values).infer_objects())
 
 
 def decide_task(target: pd.Series) -> Task:
     """Texts, truth values and a few whole numbers are classes; all else is a number, a single value too."""
-    if (kind := _kind(target)) != "number":
-        return "classification" if kind == "category" else "regression"
-    most = FEW_VALUES if pd.api.types.is_integer_dtype(target) else 2  # 0.0 and 1.0 are truth values with gaps
+    if (found := kind(target)) != "number":
+        return "classification" if found == "category" else "regression"
+    written = pd.to_numeric(target) if holds_text(target) else target
+    most = FEW_VALUES if pd.api.types.is_integer_dtype(written) else 2  # 0.0 and 1.0 are truth values with gaps
     whole = not (to_numbers(target) % 1).any()
     return "classification" if whole and 1 < target.nunique() <= most else "regression"
-
-
-def to_numbers(column: pd.Series) -> np.ndarray:
-    """float64 with NaN for missing values; spans of time in days."""
-    if pd.api.types.is_timedelta64_dtype(column):
-        values = column.dt.total_seconds().to_numpy(float) / 86400
-    else:
-        try:
-            values = pd.Series(pd.to_numeric(column)).to_numpy(float, na_value=np.nan)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"Column {column.name!r} must hold numbers: {error}; {PLAIN}.") from error
-    if np.isinf(values).any():
-        raise ValueError(f"Column {column.name!r} contains infinity; replace such values or leave them empty.")
-    return values
-
-
-def to_dates(column: pd.Series) -> pd.Series:
-    """Dates without a time zone (in UTC), NaT for missing ones."""
-    try:
-        dates = pd.to_datetime(column)
-    except (ValueError, TypeError) as error:
-        raise ValueError(f"Column {column.name!r} must hold dates: {error}.") from error
-    return dates if dates.dt.tz is None else dates.dt.tz_convert("UTC").dt.tz_localize(None)
-
-
-def _kind(column: pd.Series) -> Literal["number", "category", "date"]:
-    if pd.api.types.is_datetime64_any_dtype(column):
-        return "date"
-    if pd.api.types.is_bool_dtype(column) or isinstance(column.dtype, pd.CategoricalDtype):
-        return "category"
-    if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
-        return "number"
-    values = pd.unique(_hashable(column.dropna()))
-    if all(isinstance(value, str) and NUMBER_TEXT.match(value) for value in values):
-        return "number"
-    return "date" if _are_dates(values) else "category"
-
-
-def _are_dates(values: Any) -> bool:
-    if not all(isinstance(value, str) and DATE_TEXT.match(value) for value in values):
-        return False
-    with warnings.catch_warnings(), suppress(ValueError, UserWarning):
-        warnings.simplefilter("error")  # pandas warns where one format does not suit all
-        pd.to_datetime(pd.Series(values))
-        return True
-    return False
-
-
-def _factorized(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
-    """Codes [N] into texts; missing values are the text 'missing'."""
-    codes, values = pd.factorize(_hashable(column))
-    texts = np.array([*map(str, values), *[MISSING] * int((codes < 0).any())], object)
-    return np.where(codes < 0, len(texts) - 1, codes), texts
-
-
-def _hashable(column: pd.Series) -> pd.Series:
-    """Lists and dicts as texts: a category must be comparable."""
-    odd = column.dtype == object and not all(isinstance(value, Hashable) for value in column)
-    return column.map(str, na_action="ignore") if odd else column
 
 
 def _column(stored: dict[str, Any]) -> Number | Category | Date:

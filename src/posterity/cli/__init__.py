@@ -23,7 +23,9 @@ class PlainGroup(TyperGroup):
         except InputError as error:
             say_error(str(error))
             raise typer.Exit(BAD_INPUT) from None
-        except (FailedError, MemoryError, PermissionError) as error:
+        except BrokenPipeError:  # who read the output has gone, which typer takes as it should be
+            raise
+        except (FailedError, MemoryError, OSError) as error:
             say_error(str(error) or "Out of memory: use fewer rows, or --methods map,laplace.")
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
@@ -172,7 +174,9 @@ def demo(
 ) -> None:
     """The ideas of the field in one report, on data made here."""
     from posterity.cli.cache import keep_compiled_programs
+    from posterity.cli.folders import check_writable
 
+    check_writable(folder)
     # Read when JAX starts its backend. A first tour compiles for longer than it runs: less optimisation takes a sixth
     # off the whole.
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")

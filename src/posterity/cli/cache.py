@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 
+from posterity.cli.folders import try_writing
 from posterity.cli.output import say
 
 MIN_COMPILE_SECONDS = 0.3  # what compiles quicker is not worth a file
@@ -26,8 +26,7 @@ def keep_compiled_programs() -> Path | None:
     folder = cache_folder()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
+        try_writing(folder)
     except OSError as error:
         say(
             f"Cannot write {folder} ({error.strerror}), so compiled programs are not kept and the next run compiles "

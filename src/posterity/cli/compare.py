@@ -64,6 +64,9 @@ class Options(NamedTuple):
         }
 
 
+KEYS = (*Options._fields, "title", "target", "remarks")  # of what was asked, as it is stored
+
+
 def run_compare(source: str | None, target: str | None, options: Options, out: Path | None, as_json: bool) -> None:
     asked = options.checked()
     table = read_table(source)
@@ -91,10 +94,27 @@ def run_compare(source: str | None, target: str | None, options: Options, out: P
 
 def resume_compare(folder: Path, budget: str | None, as_json: bool) -> None:
     """The comparison again: methods that are done are read, the one that was cut off goes on, the others follow."""
-    asked = json.loads((folder / ASKED).read_text())
+    asked, frame = _stored(folder)
     asked["budget"] = asked["budget"] if budget is None else catalogue.check_budget(budget)
     keep_compiled_programs()
-    _compare(folder, pd.read_parquet(folder / TABLE), asked, as_json)
+    _compare(folder, frame, asked, as_json)
+
+
+def _stored(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
+    """What a comparison was asked, and of which table."""
+    anew = "begin anew: posterity compare DATA --target NAME --out NEW_FOLDER"
+    try:
+        asked = json.loads((folder / ASKED).read_text())
+        lacking = [key for key in KEYS if key not in asked]
+        if lacking:
+            raise ValueError(f"it lacks {', '.join(lacking)}")
+    except (ValueError, TypeError) as error:
+        raise InputError(f"{folder / ASKED} is damaged ({error}); {anew}") from error
+    try:
+        return asked, pd.read_parquet(folder / TABLE)
+    except (OSError, ValueError) as error:
+        why = "no such file" if isinstance(error, FileNotFoundError) else error
+        raise InputError(f"{folder / TABLE}, the table that was compared, cannot be read ({why}); {anew}") from error
 
 
 def _compare(folder: Path, frame: pd.DataFrame, asked: dict[str, Any], as_json: bool) -> None:

@@ -14,11 +14,11 @@ from posterity.cli import catalogue
 from posterity.cli.cache import keep_compiled_programs
 from posterity.cli.compare import plain_scores
 from posterity.cli.errors import FailedError, InputError
-from posterity.cli.folders import is_comparison, new_folder
+from posterity.cli.folders import check_writable, is_comparison, new_folder
 from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
-from posterity.cli.tables import check_target, read_table, shortened, similar_name
+from posterity.cli.tables import NamedTable, check_target, read_table, shortened, similar_name
 from posterity.comparison import LABELS, Run
 from posterity.encoding import StoreError
 from posterity.inference import load, resume
@@ -116,18 +116,19 @@ def run_predict(folder: Path, source: str, out: Path | None, level: float, as_js
         raise InputError(f"--out {out} must end in .csv or .parquet.")
     if out is not None and out.exists():
         raise InputError(f"--out {out} is there already, and is not overwritten: name a new file, or remove it first.")
+    if out is not None:
+        check_writable(out, "a file")
     posterior = _load(folder)
-    frame = read_table(source).frame
+    frame = _read_rows(posterior, source).frame
     prediction = posterior.predict(_inputs(posterior, frame))
     added = predicted_columns(posterior, prediction, level)
-    taken = {name: f"predicted_{name}" if name in frame.columns else name for name in added.columns}
-    found = pd.concat([frame, added.rename(columns=taken)], axis=1)
+    found = pd.concat([frame, added.rename(columns=lambda name: _free_name(name, frame))], axis=1)
     if out is not None:
         _write(found, out)
         say(f"{len(found):,} rows are in {out}.")
-    elif as_json:
+    if as_json:
         print_json(found.astype(object).where(found.notna(), None).to_dict("records"))
-    else:
+    elif out is None:
         found.to_csv(sys.stdout, index=False)
 
 
@@ -154,7 +155,7 @@ def predicted_columns(posterior: Posterior, prediction: Prediction, level: float
 
 def run_evaluate(folder: Path, source: str, as_json: bool) -> None:
     posterior = _load(folder)
-    table = read_table(source)
+    table = _read_rows(posterior, source)
     target = posterior.metadata["target"]
     if target not in table.frame.columns:
         raise InputError(
@@ -207,9 +208,18 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder} holds no fit; make one: posterity fit DATA --target NAME --out NEW_FOLDER")
 
 
+def _read_rows(posterior: Posterior, source: str) -> NamedTable:
+    """New rows, their categories as texts: a file that happens to hold no other than 01 and 02 holds no numbers."""
+    texts = [*_encoder(posterior).texts, *[posterior.metadata["target"]] * _target_encoder(posterior).is_text]
+    table = read_table(source, texts)
+    for remark in table.remarks:
+        say(remark)
+    return table
+
+
 def _inputs(posterior: Posterior, frame: pd.DataFrame) -> np.ndarray:
     """Features of raw rows; columns the fit does not know are left out aloud, the target silently."""
-    encoder = TableEncoder.from_json(posterior.metadata["encoder"])
+    encoder = _encoder(posterior)
     lacking = [name for name in encoder.names if name not in frame.columns]
     if lacking:
         spare = [str(name) for name in frame.columns if name not in encoder.names]
@@ -220,9 +230,22 @@ def _inputs(posterior: Posterior, frame: pd.DataFrame) -> np.ndarray:
     if unknown:
         say(f"Columns that were not fitted are ignored: {shortened(unknown)}.")
     try:
+        for remark in encoder.unseen(frame[encoder.names]):
+            say(remark)
         return encoder.transform(frame[encoder.names])
     except ValueError as error:
         raise InputError(str(error)) from error
+
+
+def _free_name(name: str, frame: pd.DataFrame) -> str:
+    """For a prediction beside the columns of a table, which may hold predictions itself."""
+    while name in frame.columns:
+        name = f"predicted_{name}"
+    return name
+
+
+def _encoder(posterior: Posterior) -> TableEncoder:
+    return TableEncoder.from_json(posterior.metadata["encoder"])
 
 
 def _target_encoder(posterior: Posterior) -> TargetEncoder:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from posterity.cli.errors import InputError
@@ -19,11 +20,27 @@ def holds_run(folder: Path) -> bool:
     return is_comparison(folder) or (folder / MANIFEST).is_file()
 
 
+def try_writing(path: Path) -> None:
+    """Raise OSError where a file or folder, which need not be there yet, could not be written; leaves nothing."""
+    there = next((one for one in (path, *path.parents) if one.exists()), Path())
+    with tempfile.TemporaryFile(dir=there):
+        pass
+
+
+def check_writable(path: Path, what: str = "a folder") -> Path:
+    """Before the work is done: whether what it finds can be kept."""
+    try:
+        try_writing(path)
+    except OSError as error:
+        raise InputError(f"{path} is not {what} that can be written to: {error.strerror}; name another.") from error
+    return path
+
+
 def new_folder(given: Path | None, default: str) -> Path:
     """The folder to write to; where none was named, the first free one of that name."""
     if given is None:
         candidates = (Path(default if number == 1 else f"{default}-{number}") for number in range(1, 10_000))
-        return next(path for path in candidates if not path.exists())
+        return check_writable(next(path for path in candidates if not path.exists()))
     if given.is_file():
         raise InputError(f"--out {given} is a file; name a new folder.")
     if holds_run(given):
@@ -32,7 +49,7 @@ def new_folder(given: Path | None, default: str) -> Path:
         )
     if given.is_dir() and (found := sorted(path.name for path in given.iterdir() if not _is_ours(path))):
         raise InputError(f"{given} is not empty: it holds {found[0]}, and no fit. Name a new folder with --out.")
-    return given
+    return check_writable(given)
 
 
 def after_stop(folder: Path) -> str:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from pathlib import Path
 from typing import NamedTuple
 
 from posterity.cli.cache import keep_compiled_programs
 from posterity.cli.errors import FailedError, InputError
+from posterity.cli.folders import check_writable
 from posterity.cli.output import print_json, print_table, results, say
 from posterity.names import nearest_name
 from posterity.studies.rows import Row, with_error
@@ -39,7 +39,7 @@ def run_reproduce(name: str | None, asked: Run, as_json: bool) -> None:
         settings_of(name, size, part)
     except ValueError as error:
         raise InputError(str(error)) from error
-    _check_folder(folder)
+    check_writable(folder)
     _name_data(asked)
     keep_compiled_programs()
     try:
@@ -75,16 +75,6 @@ def _name_data(asked: Run) -> None:
         os.environ["POSTERITY_DATA"] = str(asked.data.absolute())
     if asked.unchecked:
         os.environ["POSTERITY_UNCHECKED"] = "1"
-
-
-def _check_folder(folder: Path) -> None:
-    """Before hours of work: whether what they find can be kept."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise InputError(f"--out {folder} is not a folder that can be written to: {error.strerror}.") from error
 
 
 def _shown(row: Row) -> dict[str, str]:

@@ -6,7 +6,9 @@ import csv
 import gzip
 import io
 import itertools
-from collections.abc import Iterable
+import zlib
+from collections import Counter
+from collections.abc import Collection, Iterable
 from difflib import SequenceMatcher
 from pathlib import Path
 from typing import NamedTuple
@@ -33,8 +35,11 @@ class NamedTable(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def read_table(source: str | None) -> NamedTable:
-    """A CSV or Parquet file, or a bundled table by its name; the bundled diabetes where nothing is named."""
+def read_table(source: str | None, texts: Collection[str] = ()) -> NamedTable:
+    """A CSV or Parquet file, or a bundled table by its name; the bundled diabetes where nothing is named.
+
+    Columns in `texts` are read as they are written, whatever they look like.
+    """
     if source is None:
         remark = f"No table was named: this is the bundled one, {DEFAULT}. Others: {', '.join(BUNDLED[1:])}."
         return bundled(DEFAULT)._replace(remarks=(remark,))
@@ -47,7 +52,7 @@ def read_table(source: str | None) -> NamedTable:
         raise InputError(f"{source} is a folder; give a CSV or Parquet file, or one of {', '.join(BUNDLED)}.")
     if path.stat().st_size == 0:
         raise InputError(f"{source} is empty; give a CSV file with a line of column names and a row for each case.")
-    frame, remarks = _read_parquet(path) if path.suffix in (".parquet", ".pq") else _read_csv(path)
+    frame, remarks = _read_parquet(path) if path.suffix in (".parquet", ".pq") else _read_csv(path, texts)
     frame, more = _tidy(frame, source)
     return NamedTable(path.name.split(".")[0], frame, None, (*remarks, *more))
 
@@ -81,8 +86,6 @@ def bundled(name: str) -> NamedTable:
     frame: pd.DataFrame = found.frame
     if name in ("iris", "wine", "breast_cancer"):
         frame["target"] = found.target_names[frame["target"].to_numpy()]
-    elif name == "digits":
-        frame["target"] = frame["target"].astype(str)
     return NamedTable(name, frame, "target", ())
 
 
@@ -115,22 +118,30 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
         raise InputError(f"{path} cannot be read as Parquet ({error}); if it is text, name it .csv.") from error
 
 
-def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
+def _read_csv(path: Path, texts: Collection[str]) -> tuple[pd.DataFrame, tuple[str, ...]]:
     """A text table: its separator, its decimal mark and whether it has names are found out, and said if unusual."""
     text, remarks = _text(path)
     lines = [line for line in itertools.islice(io.StringIO(text), SNIFFED_LINES) if line.strip()]
     if not lines:
         raise InputError(f"{path} holds no line of text; give a line of column names and a row for each case.")
-    separator = _separator(lines)
+    try:
+        separator = _separator(lines)
+        cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+    except csv.Error as error:
+        raise InputError(
+            f"{path} cannot be read as a table: {error}; shorten that cell, or close its quotation marks."
+        ) from error
     if separator != ",":
         remarks.append(f"Columns of {path.name} are separated by {SEPARATORS[separator]}.")
-    cells = list(csv.reader(lines, delimiter=separator))
     comma = separator != "," and _has_decimal_commas(cells[1:])
     if comma:
         remarks.append("Numbers are written with a decimal comma.")
     named = not all(_is_number(cell) for cell in cells[0])
     if named and len(cells) > 1 and len(cells[1]) > len(cells[0]):  # pandas would take cells for names of rows
         raise InputError(_too_many_cells(path, len(cells[0]), len(cells[1])))
+    if named:
+        _check_names([cell.strip() for cell in cells[0] if cell.strip()], str(path))  # pandas would number the second
+    written = {cell: cell.strip() for cell in cells[0]} if named else dict(enumerate(_numbered(len(cells[0]))))
     try:
         frame = pd.read_csv(
             io.StringIO(text),
@@ -138,13 +149,24 @@ def _read_csv(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
             decimal="," if comma else ".",
             header=0 if named else None,
             skipinitialspace=True,
+            dtype={key: str for key, name in written.items() if name in texts},
+            low_memory=False,  # a column is read as a whole: in parts, 01 would be 1 in some of them
         )
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} cannot be read as a table: {str(error).strip()}. Mend that line.") from error
     if not named:
-        frame.columns = [f"column_{number}" for number in range(1, frame.shape[1] + 1)]
+        frame.columns = _numbered(frame.shape[1])
         remarks.append(f"The first line of {path.name} holds numbers, not names: columns are called column_1, ...")
     return frame, tuple(remarks)
+
+
+def _numbered(count: int) -> list[str]:
+    return [f"column_{number}" for number in range(1, count + 1)]
+
+
+def _check_names(names: list[str], source: str) -> None:
+    if twice := [name for name, count in Counter(names).items() if count > 1]:
+        raise InputError(f"{source} has several columns called {shortened(twice)}; give each a name of its own.")
 
 
 def _too_many_cells(path: Path, num_names: int, num_cells: int) -> str:
@@ -156,7 +178,14 @@ def _too_many_cells(path: Path, num_names: int, num_cells: int) -> str:
 
 
 def _text(path: Path) -> tuple[str, list[str]]:
-    payload = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+    payload = path.read_bytes()
+    if path.suffix == ".gz":
+        try:
+            payload = gzip.decompress(payload)
+        except (EOFError, OSError, zlib.error) as error:
+            raise InputError(
+                f"{path} cannot be unpacked ({error}); copy it again, or, if it is not compressed, name it {path.stem}."
+            ) from error
     if b"\0" in payload[:4096] and not payload.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise InputError(f"{path} is not a text file; save the table as CSV (.csv) or Parquet (.parquet).")
     if payload.startswith((b"\xff\xfe", b"\xfe\xff")):
@@ -199,13 +228,11 @@ def _is_number(cell: str) -> bool:
 
 def _tidy(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tuple[str, ...]]:
     if frame.empty:
-        raise InputError(f"{source} has column names and no rows; give at least a few dozen rows.")
+        raise InputError(f"{source} has column names and no rows; give a row for each case.")
     remarks = []
     frame = frame.reset_index(drop=True)  # predictions are put beside the rows by their place
     frame.columns = [str(name).strip() for name in frame.columns]
-    twice = [str(name) for name in frame.columns[frame.columns.duplicated()].unique()]
-    if twice:
-        raise InputError(f"{source} has several columns called {shortened(twice)}; give each a name of its own.")
+    _check_names(list(frame.columns), source)
     for name in frame.columns:
         column = frame[name]
         if pd.api.types.is_object_dtype(column) and pd.api.types.infer_dtype(column).startswith("mixed"):
