@@ -276,6 +276,7 @@ LINEAR = Model(linear(), Gaussian(0.3))
         (lambda: check_arguments(LINEAR, MAP(), True, None, None), "seed=True must be a whole number"),
         (lambda: Model(linear(), Gaussian(0.3), temperature="cold"), "temperature='cold' must be a number above 0"),
         (lambda: Gaussian("0.1"), r"Gaussian\(scale='0.1'\) must be a number above 0"),
+        (lambda: calibration_inputs(dataset(([1.0], [1.0])), True, 0), "holdout=True must lie strictly between"),
         (lambda: table_prior("regression", 0), "prior=0 must be above 0"),
         (lambda: table_method(MAP, 100), r"method is MAP; .* or a method object, MAP\(\)"),
         (lambda: prior_predictive(Model(mlp(3, num_outputs=3), Gaussian(0.3)), np.zeros((2, 1))), "takes 1 outputs"),

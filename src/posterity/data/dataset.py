@@ -102,7 +102,7 @@ def calibration_inputs(rows: Dataset, holdout: Any, seed: int) -> tuple[Dataset,
     """(rows to fit, inputs to calibrate by): of a share of the rows, which is taken away, or those that are given."""
     if holdout is None:
         return rows, None
-    if is_number(holdout):
+    if _is_share(holdout):
         kept, aside = holdout_split(rows, holdout, seed, "holdout")
         return kept, aside.x
     inputs = check_inputs(holdout, "holdout")
@@ -114,11 +114,16 @@ def stopping_rows(rows: Dataset, validation: Any, seed: int, likelihood: Any) ->
     """(rows to fit, rows to stop by): a share of the rows, which is taken away, or those that are given."""
     if validation is None:
         return rows, None
-    if is_number(validation):
+    if _is_share(validation):
         return holdout_split(rows, validation, seed, "validation")
     given = dataset(validation, likelihood)
     check_like(given.x, rows.x, "validation")
     return rows, given
+
+
+def _is_share(value: Any) -> bool:
+    """A number, or a truth value, which is no share and is told so as such."""
+    return is_number(value) or isinstance(value, bool)
 
 
 def evenly_spaced(count: int, most: int) -> np.ndarray:
