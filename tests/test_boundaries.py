@@ -279,7 +279,7 @@ LINEAR = Model(linear(), Gaussian(0.3))
         (lambda: calibration_inputs(dataset(([1.0], [1.0])), True, 0), "holdout=True must lie strictly between"),
         (lambda: table_prior("regression", 0), "prior=0 must be above 0"),
         (lambda: table_method(MAP, 100), r"method is MAP; .* or a method object, MAP\(\)"),
-        (lambda: prior_predictive(Model(mlp(3, num_outputs=3), Gaussian(0.3)), np.zeros((2, 1))), "takes 1 outputs"),
+        (lambda: prior_predictive(Model(linear(3), Gaussian(0.3)), np.zeros((2, 1))), "takes 1 outputs"),
         (lambda: prior_predictive(LINEAR, np.zeros((2, 1)), num_draws=0), "num_draws=0.* at least 1"),
     ],
 )

@@ -143,7 +143,6 @@ def test_scores_know_the_labels(classifier, regressor):
         classifier.log_prob(X[:1], ["middling"])
     y = 5_000 + 200 * Y
     np.testing.assert_array_equal(regressor.log_prob(X, y), regressor.predict_distribution(X).log_prob(y))
-    assert regressor.evaluate(X, y)["rmse"].value < 100
 
 
 def test_columns_without_names_are_known_by_their_place(regressor):
