@@ -2,10 +2,13 @@
 
 import dataclasses
 
+import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
 import optax
+import pandas as pd
 import pytest
+from scipy.sparse import csr_array
 
 from posterity import (
     HMC,
@@ -25,15 +28,19 @@ from posterity import (
     from_nnx,
     plots,
     prior,
+    prior_predictive,
     tree,
 )
+from posterity.data.dataset import calibration_inputs, check_inputs, dataset
 from posterity.diagnostics import _kept_trace
 from posterity.inference import program, run
+from posterity.inference.start import check_arguments
 from posterity.likelihoods import Bernoulli, Categorical, Gaussian, GaussianLearnedNoise, Poisson
 from posterity.metrics import quantile_calibration
 from posterity.metrics.numbers import LEVELS
 from posterity.networks import linear, mlp
 from posterity.rescaled import Rescaled
+from posterity.tabular import table_method, table_prior
 
 
 @pytest.fixture
@@ -215,12 +222,70 @@ def test_targets_that_do_not_fit_are_named_with_a_remedy(line):
         BayesianRegressor().fit(x, np.where(y > 0, "high", "low"))
 
 
-def test_a_prediction_prints_what_it_can_be_asked(line):
+def test_a_prediction_prints_what_it_can_be_asked_and_refuses_the_rest(line):
     x, y = line
     posterior = fit(Model(linear(), Gaussian(0.3)), MAP(num_steps=5), (x, y), holdout=0.5, progress=False)
     shown = repr(posterior.predict(x))
     assert "40 rows by 1 draws" in shown
     assert "epistemic, ood" in shown
+    for setting in ({"num_draws": 2.5}, {"num_draws": 0}, {"memory": "1GB"}, {"memory": -5}):
+        (name,) = setting
+        with pytest.raises(ValueError, match=f"{name}=.* must be a (whole )?number"):
+            posterior.predict(x, **setting)
+
+
+def test_whole_numbers_that_the_device_has_no_room_for_become_floats():
+    large = 3_000_000_000 + np.arange(3)
+    for whole in (large, -large, large.astype(np.uint64), np.array([2**40, 0])):
+        np.testing.assert_allclose(jnp.asarray(check_inputs(whole)), whole.astype(float), rtol=1e-6)
+    assert check_inputs(np.arange(3)).dtype.kind == "i"
+
+
+@pytest.mark.parametrize(
+    ("rows", "told"),
+    [
+        (np.ones((4, 2)) * 1j, "complex numbers .* np.abs"),
+        (np.ma.masked_less(np.arange(4.0), 2), r"2 masked value\(s\).*filled"),
+        (csr_array(np.eye(4)), r"csr_array.*x\.toarray\(\)"),
+        (pd.DataFrame({"a": [1.0], "b": pd.array([None], "Float64")}), r"x\.to_numpy\(float"),
+        (np.array(["red", "blue"]), "get_dummies"),
+        (np.array([1.0, 1e308]), r"1e\+308 at index \(1,\).*rescale"),
+    ],
+    ids=["complex", "masked", "sparse", "nullable", "text", "huge"],
+)
+def test_arrays_that_would_lose_something_are_refused_in_words(rows, told):
+    for part in (rows, {"part": rows}):
+        with pytest.raises((ValueError, TypeError), match=told):
+            check_inputs(part)
+
+
+def test_settings_may_be_numbers_of_numpy(line):
+    model = Model(linear(), Gaussian(np.float32(0.3)), temperature=np.float32(0.5))
+    check_arguments(model, MAP(), np.int64(0), np.int64(2), np.float32(5))
+    assert len(calibration_inputs(dataset(line), np.float32(0.2), 0)[1]) == 8
+    assert table_prior("regression", np.int64(2)).distributions[0].scale == 2.0
+
+
+LINEAR = Model(linear(), Gaussian(0.3))
+
+
+@pytest.mark.parametrize(
+    ("refused", "told"),
+    [
+        (lambda: check_arguments(LINEAR, MAP(), 0, True, None), "chains=True must be a whole number"),
+        (lambda: check_arguments(LINEAR, MAP(), True, None, None), "seed=True must be a whole number"),
+        (lambda: Model(linear(), Gaussian(0.3), temperature="cold"), "temperature='cold' must be a number above 0"),
+        (lambda: Gaussian("0.1"), r"Gaussian\(scale='0.1'\) must be a number above 0"),
+        (lambda: calibration_inputs(dataset(([1.0], [1.0])), True, 0), "holdout=True must lie strictly between"),
+        (lambda: table_prior("regression", 0), "prior=0 must be above 0"),
+        (lambda: table_method(MAP, 100), r"method is MAP; .* or a method object, MAP\(\)"),
+        (lambda: prior_predictive(Model(linear(3), Gaussian(0.3)), np.zeros((2, 1))), "takes 1 outputs"),
+        (lambda: prior_predictive(LINEAR, np.zeros((2, 1)), num_draws=0), "num_draws=0.* at least 1"),
+    ],
+)
+def test_settings_of_no_use_are_told_what_was_expected(refused, told):
+    with pytest.raises((ValueError, TypeError), match=told):
+        refused()
 
 
 def test_plots_say_what_they_take(line):

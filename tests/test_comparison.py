@@ -9,6 +9,7 @@ import pytest
 
 from posterity import comparison, prepared
 from posterity.comparison import COMPARED, LABELS, Comparison, Entry, compare
+from posterity.data.dataset import evenly_spaced
 from posterity.inference import METHODS
 from posterity.metrics import Estimate
 from posterity.prepared import prepare
@@ -109,11 +110,26 @@ def test_compiling_does_not_eat_the_budget(monkeypatch):
     assert said[-1] == "Compiling took 2 s on top of the budget."
 
 
-def test_at_most_so_many_rows_are_judged():
-    assert len(comparison._some_rows(10)) == 10
-    many = comparison._some_rows(100_000)
-    assert len(many) == comparison.MAX_JUDGED_ROWS
-    assert many[-1] == 99_999
+def test_rows_are_chosen_evenly():
+    np.testing.assert_array_equal(evenly_spaced(10, 2000), np.arange(10))
+    many = evenly_spaced(100_000, 2000)
+    assert (len(many), many[0], many[-1]) == (2000, 0, 99_999)
+    assert np.ptp(np.diff(many)) <= 1
+
+
+def test_convergence_is_judged_at_rows_that_are_evenly_spaced(frame, monkeypatch):
+    asked, prepared, found = [], prepare(frame, "y"), SimpleNamespace(verdict="usable")
+    posterior = SimpleNamespace(
+        predict=lambda x: None,
+        diagnose=lambda x: (asked.append(x), found)[1],
+        receipt=SimpleNamespace(seconds=1.0, notes=()),
+    )
+    monkeypatch.setattr(comparison.metrics, "evaluate", lambda *_: {})
+    monkeypatch.setattr(comparison, "DIAGNOSED_ROWS", 4)
+    ((entry,), _, _) = comparison._judge(prepared, {"map": posterior})
+    np.testing.assert_array_equal(asked[0], prepared.test[0][[0, 5, 10, 15]])
+    assert entry.diagnosis is found
+    assert entry.convergence == "usable"
 
 
 @pytest.mark.parametrize("broken", ["map", "hmc"])
@@ -152,8 +168,8 @@ def _entry(name, nll, seconds, distance=None, coverage=0.9, own=0.0, convergence
     prediction = SimpleNamespace(log_prob=lambda y: -rows)
     scores = {"nll": Estimate(nll, 0.1), "coverage_90": Estimate(coverage, 0.02)}
     apart = {} if distance is None else {"wasserstein": Estimate(distance, 0.01)}
-    nothing = SimpleNamespace()
-    return Entry(name, LABELS[name], nothing, prediction, scores, apart, seconds, (), convergence)  # type: ignore[arg-type]
+    nothing, diagnosis = SimpleNamespace(), SimpleNamespace(verdict=convergence)
+    return Entry(name, LABELS[name], nothing, prediction, scores, apart, seconds, (), diagnosis)  # type: ignore[arg-type]
 
 
 def _comparison(entries, num_rows=100, **settings):

@@ -11,7 +11,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
-from posterity import HMC, MAP, BayesianClassifier, BayesianRegressor, DeepEnsemble, Laplace, MCDropout, Normal
+from posterity import HMC, MAP, BayesianClassifier, BayesianRegressor, DeepEnsemble, Laplace, MCDropout, Normal, metrics
 
 QUICK = MAP(num_steps=100, learning_rate=0.05, batch_size="full")
 TINY = {
@@ -91,10 +91,10 @@ def test_predictions_are_in_the_users_units(regressor):
 
 def test_uncertainty_is_a_frame_in_squared_units(regressor):
     made = regressor.uncertainty(X)
-    assert list(made) == ["total", "aleatoric", "epistemic", "ood_p_value"]
+    assert list(made) == ["total", "aleatoric", "epistemic", "ood"]
     np.testing.assert_allclose(made["total"], made["aleatoric"] + made["epistemic"], rtol=1e-5)
     np.testing.assert_allclose(np.sqrt(made["total"]), regressor.predict(X, return_std=True)[1], rtol=1e-5)
-    assert made["ood_p_value"].isna().all()  # 60 rows are too few to set some aside
+    assert made["ood"].isna().all()  # 60 rows are too few to set some aside
 
 
 @pytest.mark.parametrize("method", [QUICK, Laplace(start=QUICK)], ids=["features", "epistemic"])
@@ -102,19 +102,19 @@ def test_strange_rows_are_told_from_familiar_ones(method):
     x = RNG.normal(size=(300, 2))
     model = BayesianRegressor(method, hidden=(8,)).fit(x, 1_000 * x[:, 0] + RNG.normal(size=300))
     assert model.posterior_.receipt.num_data == 270
-    assert (model.uncertainty(np.full((3, 2), 30.0))["ood_p_value"] < 0.05).all()
-    assert 0.3 < model.uncertainty(RNG.normal(size=(300, 2)))["ood_p_value"].mean() < 0.7
+    assert (model.uncertainty(np.full((3, 2), 30.0))["ood"] < 0.05).all()
+    assert 0.3 < model.uncertainty(RNG.normal(size=(300, 2)))["ood"].mean() < 0.7
 
 
 @pytest.mark.parametrize(("holdout", "trained_on"), [("auto", 60), (None, 60), (0.2, 48)])
 def test_rows_held_out_are_a_setting(holdout, trained_on):
     model = BayesianRegressor(QUICK, hidden=(8,), holdout=holdout).fit(X, Y)
     assert model.posterior_.receipt.num_data == trained_on
-    assert model.uncertainty(X)["ood_p_value"].isna().all() == (trained_on == 60)
+    assert model.uncertainty(X)["ood"].isna().all() == (trained_on == 60)
     assert "NOT trained on" in BayesianRegressor.__doc__
 
 
-@pytest.mark.parametrize("holdout", ["some", 0, 1.5])
+@pytest.mark.parametrize("holdout", ["some", 0, 1.5, X, True])
 def test_a_hold_out_that_is_no_share_is_refused(holdout):
     with pytest.raises(ValueError, match="give 'auto', a share of the rows"):
         BayesianRegressor(QUICK, holdout=holdout).fit(X, Y)
@@ -134,6 +134,38 @@ def test_classes_keep_their_labels(classifier):
     np.testing.assert_allclose(split["total"], split["aleatoric"] + split["epistemic"], rtol=1e-4, atol=1e-6)
 
 
+def test_scores_know_the_labels(classifier, regressor):
+    place = (LABELS == "low").astype(int)
+    prediction = classifier.predict_distribution(X)
+    np.testing.assert_array_equal(classifier.log_prob(X, LABELS), prediction.log_prob(place))
+    np.testing.assert_equal(classifier.evaluate(X, LABELS), metrics.evaluate(prediction, place))
+    with pytest.raises(ValueError, match="unknown to a model of"):
+        classifier.log_prob(X[:1], ["middling"])
+    y = 5_000 + 200 * Y
+    np.testing.assert_array_equal(regressor.log_prob(X, y), regressor.predict_distribution(X).log_prob(y))
+
+
+def test_columns_without_names_are_known_by_their_place(regressor):
+    with pytest.warns(UserWarning, match="was fitted without feature names"):
+        named = regressor.predict(pd.DataFrame(X, columns=["a", "b", "c"]))
+    np.testing.assert_array_equal(named, regressor.predict(X))
+    np.testing.assert_array_equal(regressor.predict(pd.DataFrame(X)), regressor.predict(X))
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "told"),
+    [
+        (1e308 * (1 + X % 0.5), Y, r"X\['x0'\] has values beyond"),
+        (X, 1e308 * (1 + Y % 0.5), "y has values beyond"),
+        (np.ma.masked_less(X, 0), Y, "X has .* masked"),
+        (X, np.ma.masked_less(Y, 0), "y has .* masked"),
+    ],
+)
+def test_what_would_be_lost_is_refused_in_words(x, y, told):
+    with pytest.raises(ValueError, match=told):
+        BayesianRegressor(QUICK).fit(x, y)
+
+
 def test_frames_with_categories_and_gaps():
     frame = pd.DataFrame({"size": X[:, 0], "colour": np.where(X[:, 1] > 0, "red", "blue"), "more": X[:, 2]})
     frame = frame.astype({"colour": "category"}).set_index(np.arange(100, 160))
@@ -146,6 +178,8 @@ def test_frames_with_categories_and_gaps():
     new = pd.DataFrame({"size": [np.nan, 0.0], "colour": ["green", None], "more": [0.0, 0.1]}, index=["u", "v"])
     assert np.isfinite(model.predict(new)).all()
     assert list(model.uncertainty(new).index) == ["u", "v"]
+    with pytest.warns(UserWarning, match="does not have valid feature names"):
+        np.testing.assert_array_equal(model.predict(frame.to_numpy()), model.predict(frame))
     with pytest.raises(ValueError, match="feature names"):
         model.predict(new.rename(columns={"size": "length"}))
 
@@ -191,7 +225,7 @@ def test_out_of_distribution_p_values_do_not_depend_on_units():
     x = np.random.default_rng(1).normal(size=(200, 1))
     method = DeepEnsemble(num_members=3, num_steps=1)
     found = [
-        BayesianRegressor(method, hidden=()).fit(x, scale * np.sin(x[:, 0])).uncertainty(3 * x[:20])["ood_p_value"]
+        BayesianRegressor(method, hidden=()).fit(x, scale * np.sin(x[:, 0])).uncertainty(3 * x[:20])["ood"]
         for scale in (1.0, 1e25)
     ]
     np.testing.assert_array_equal(found[1], found[0])

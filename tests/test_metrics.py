@@ -328,6 +328,7 @@ def test_evaluate_continuous():
         log_prob_gaussian=lambda y: metrics.gaussian_log_prob(mean, std, y),
         crps=lambda y: metrics.crps_gaussian_mixture_rows(mean[None], std[None], y),
     )
+    assert metrics.evaluate(prediction, y[:, None]) == metrics.evaluate(prediction, y)
     result = {key: estimate.value for key, estimate in metrics.evaluate(prediction, y).items()}
     gaussian = 0.5 * np.log(2 * np.pi) + 5 / 6
     expected = {"rmse": np.sqrt(5 / 3), "mae": 1.0, "nll": gaussian + 1, "nll_gaussian": gaussian}

@@ -156,6 +156,8 @@ def test_adapters_refuse_what_is_no_module():
         from_nnx(lambda key: 3)
     with pytest.raises(TypeError, match=r"eqx\.Module"):
         from_equinox(lambda key: 3)
+    with pytest.raises(TypeError, match=r"called MLP with a random key.*from_equinox\(lambda key: Net\(key\)\)"):
+        from_equinox(eqx.nn.MLP)
 
 
 def test_from_function_takes_functions_with_and_without_a_key():

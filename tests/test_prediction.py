@@ -284,6 +284,8 @@ def test_labels_may_be_floats_and_are_checked():
     for bad in (labels + 0.5, labels - 1, labels + 1):
         with pytest.raises(ValueError, match=r"labels 0 \.\. 2"):
             made.log_prob(bad)
+    with pytest.raises(TypeError, match=r"y holds text .* turn labels into 0, 1, 2"):
+        made.log_prob(list("abcabc"))
 
 
 def test_the_moment_matched_density_takes_several_targets_a_row():
@@ -335,10 +337,12 @@ def test_one_seven_and_twenty_rows_share_programs():
     ("ask", "message"),
     [
         (lambda p: p.interval(1.5), "between 0 and 1"),
+        (lambda p: p.interval("0.9"), "level='0.9' must be a number between 0 and 1"),
         (lambda p: p.quantile(0.0), "between 0 and 1"),
         (lambda p: p.quantile([0.5, np.nan]), "between 0 and 1"),
         (lambda p: p.quantile([]), "level is empty; give one level or several"),
         (lambda p: p.log_prob(Y[:3]), "7 rows"),
+        (lambda p: p.log_prob(np.where(Y > 0, Y, np.nan)), "y has .* NaN or infinite"),
         (lambda p: p.log_prob(np.zeros((7, 2))), "targets of shape"),
         (lambda p: p.probs, "use mean"),
         (lambda p: p.variation_ratio, "use epistemic"),

@@ -1,5 +1,6 @@
 """The report: real fits, written out, read again as HTML, and opened in a real browser on a desk and on a phone."""
 
+import html
 import re
 from html.parser import HTMLParser
 
@@ -12,7 +13,8 @@ from matplotlib.figure import Figure
 from posterity import HMC, MAP, Categorical, DeepEnsemble, Gaussian, Laplace, Model, fit, metrics, mlp, plots
 from posterity.comparison import LABELS, Comparison, Entry
 from posterity.metrics import Estimate
-from posterity.report import Cell, Page, write_report
+from posterity.posterior import Posterior
+from posterity.report import Cell, Page, sections, write_report
 from posterity.report.subject import Subject
 from posterity.report.svg import HEAVY, inline_svg
 
@@ -55,7 +57,8 @@ def compared(task, features, x, y, methods, holdout=None, **others):
         judged = name != "hmc" and "hmc" in posteriors
         apart = distances(prediction, posteriors["hmc"].predict(test[0])) if judged else {}
         scores = metrics.evaluate(prediction, test[1])
-        entries.append(Entry(name, LABELS[name], posterior, prediction, scores, apart, posterior.receipt.seconds))
+        about = {"seconds": posterior.receipt.seconds, "diagnosis": posterior.diagnose(test[0])}
+        entries.append(Entry(name, LABELS[name], posterior, prediction, scores, apart, **about))
     raw = pd.DataFrame(20 + 5 * test[0], columns=list(features))
     labels = () if task == "regression" else (NASTY, "other")
     trust = {"verdict": "usable", "r_hat": 1.05, "own_distance": {}} if "hmc" in posteriors else None
@@ -233,6 +236,13 @@ def test_axes_are_in_the_units_of_the_table(comparisons):
     assert low < x.min()
     assert high > x.max()
     assert 0 in Subject(comparisons["several inputs"]).telling_inputs
+
+
+def test_the_report_judges_convergence_by_what_the_verdict_does(comparisons, monkeypatch):
+    page, one = Page("T"), comparisons["one input"]
+    monkeypatch.delattr(Posterior, "diagnose")
+    sections.samplers(page, Subject(one))
+    assert html.escape(str(one.entries[-1].diagnosis).splitlines()[0]) in page.html()
 
 
 def test_a_comparison_in_which_all_failed_is_still_reported(comparisons, tmp_path):

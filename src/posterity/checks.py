@@ -2,16 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Any
+import numbers
+from typing import Any, TypeGuard
 
 import numpy as np
+
+
+def is_whole(value: Any) -> TypeGuard[int]:
+    """A whole number of Python or numpy; a truth value is none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """One real number of Python, numpy or JAX; a truth value is none."""
+    if getattr(value, "shape", None) == ():
+        return value.dtype.kind in "iuf"
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_whole(owner: str, least: int = 1, **values: Any) -> None:
     """Refuse what is not a whole number, or a tuple of them, of at least `least`."""
     for name, value in values.items():
         for one in value if isinstance(value, tuple) else (value,):
-            if not isinstance(one, int | np.integer) or isinstance(one, bool) or one < least:
+            if not is_whole(one) or one < least:
                 what = "whole numbers, each" if isinstance(value, tuple) else "a whole number,"
                 raise ValueError(f"{owner}({name}={value!r}): expected {what} at least {least}.")
 
@@ -24,8 +37,8 @@ def check_positive(owner: str, **values: Any) -> None:
                 f"{owner}({name}=...) is an array of shape {np.shape(value)}; expected one number above 0, common to "
                 "all targets: divide the targets by their scales first."
             )
-        if not (value > 0 and np.isfinite(value)):
-            raise ValueError(f"{owner}({name}={value}) must be a number above 0.")
+        if not (is_number(value) and value > 0 and np.isfinite(value)):
+            raise ValueError(f"{owner}({name}={value!r}) must be a number above 0.")
 
 
 def check_rate(name: str, rate: float) -> float:

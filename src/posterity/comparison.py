@@ -15,6 +15,7 @@ import pandas as pd
 
 from posterity import metrics
 from posterity.audit import Referee, own_distance
+from posterity.data.dataset import evenly_spaced
 from posterity.diagnosis import Diagnosis, Verdict
 from posterity.inference import fit, resume
 from posterity.inference.method import Method
@@ -65,7 +66,11 @@ class Entry:
     referee: dict[str, Estimate]  # distances from HMC; empty for HMC itself, or without it
     seconds: float
     remarks: tuple[str, ...] = ()  # what the budget cut, stuck chains
-    convergence: Verdict = "independent"  # of its chains, at some test rows
+    diagnosis: Diagnosis | None = None  # of its chains, at some test rows
+
+    @property
+    def convergence(self) -> Verdict:
+        return "independent" if self.diagnosis is None else self.diagnosis.verdict
 
 
 @dataclass(frozen=True)
@@ -249,14 +254,14 @@ def _judge(
 ) -> tuple[tuple[Entry, ...], dict[str, Any] | None, dict[str, str]]:
     """Scores of each method, its distances from HMC, whether HMC may be believed, and which could not be judged."""
     x = prepared.test[0]
-    some = x[_some_rows(len(x))]
+    some, diagnosed = (x[evenly_spaced(len(x), most)] for most in (MAX_JUDGED_ROWS, DIAGNOSED_ROWS))
     entries, failures = {}, {}
     judge = reference = None
     # HMC first: where it cannot be judged itself, nothing is held against it.
     for name in sorted(posteriors, key=lambda name: name != REFERENCE):
         posterior = posteriors[name]
         try:
-            diagnosis = posterior.diagnose(some[:DIAGNOSED_ROWS])
+            diagnosis = posterior.diagnose(diagnosed)
             entries[name] = _entry(name, posterior, prepared.test, some, diagnosis, judge)
             if name == REFERENCE:
                 judge, reference = Referee(posterior.predict(some)), _trust(posterior, diagnosis, some)
@@ -281,7 +286,7 @@ def _entry(
     if judge is not None:
         apart = judge.distances(prediction if len(some) == len(x) else posterior.predict(some))
     found, receipt = metrics.evaluate(prediction, y), posterior.receipt
-    about = (receipt.seconds, receipt.notes, diagnosis.verdict)
+    about = (receipt.seconds, receipt.notes, diagnosis)
     return Entry(name, LABELS[name], posterior, prediction, found, apart, *about)
 
 
@@ -295,8 +300,3 @@ def _trust(hmc: Posterior, found: Diagnosis, x: np.ndarray) -> dict[str, Any]:
         "r_hat": float(known.max()) if known.size else None,
         "own_distance": {name: [one.value, one.standard_error] for name, one in own.items()},
     }
-
-
-def _some_rows(num_rows: int) -> np.ndarray:
-    """At most MAX_JUDGED_ROWS rows, evenly spaced."""
-    return np.unique(np.linspace(0, num_rows - 1, min(num_rows, MAX_JUDGED_ROWS)).round().astype(int))

@@ -17,6 +17,7 @@ import numpy as np
 
 from posterity import chains, tree
 from posterity.chains import MIN_DRAWS, Convergence
+from posterity.data.dataset import evenly_spaced
 from posterity.diagnosis import (
     GOOD,
     USABLE,
@@ -258,7 +259,7 @@ def _some_weights(family: Any) -> tuple[tuple[str, ...], np.ndarray | None]:
     leaves = jax.tree.leaves(family.draws)
     sizes = [int(np.prod(leaf.shape[2:])) for leaf in leaves]
     ends = np.cumsum(sizes)
-    chosen = np.unique(np.linspace(0, ends[-1] - 1, min(MAX_WEIGHTS, ends[-1])).round().astype(int))
+    chosen = evenly_spaced(ends[-1], MAX_WEIGHTS)
     for name, leaf, size, end in zip(tree.leaf_names(family.draws), leaves, sizes, ends, strict=True):
         local = chosen[(chosen >= end - size) & (chosen < end)] - (end - size)
         names += [f"{name}[{', '.join(map(str, np.unravel_index(i, leaf.shape[2:])))}]" for i in local]

@@ -2,7 +2,7 @@
 
     model = BayesianRegressor().fit(X, y)
     mean, std = model.predict(X_new, return_std=True)
-    model.predict_interval(X_new, 0.9), model.uncertainty(X_new), model.predict_distribution(X_new).log_prob(y_new)
+    model.predict_interval(X_new, 0.9), model.uncertainty(X_new), model.log_prob(X_new, y_new)
 
 X may be an array or a frame with numbers, categories, dates and gaps (see table.py). A row of weight 2 counts as two
 rows: rows that are equal are merged into one that has their weights together, so that up to 10,000 rows a weight and a
@@ -12,6 +12,7 @@ out-of-distribution p-values are calibrated on it. With fewer rows, or holdout=N
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Self
 
@@ -28,7 +29,11 @@ from sklearn.utils.validation import (
     validate_data,
 )
 
+from posterity import metrics
+from posterity.checks import is_number
+from posterity.data.dataset import check_size, check_unmasked
 from posterity.inference import MCDropout, Method, fit, load
+from posterity.metrics import Estimate
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
 from posterity.table import TableEncoder, TargetEncoder, as_frame
@@ -99,14 +104,27 @@ class _BayesianEstimator(BaseEstimator):
         return self
 
     def predict_distribution(self, X: Any) -> Prediction:
-        """Everything the posterior says of the targets of rows X: moments, quantiles, log_prob, the split, samples."""
+        """Everything the posterior says of the targets of rows X: moments, quantiles, log_prob, the split, samples.
+
+        It speaks of classes by their places 0 .. C-1 in `classes_`; `log_prob` and `evaluate` here take labels.
+        """
         check_is_fitted(self)
         frame = _checked_table(X)
         validate_data(self, X, reset=False, skip_check_array=True)
+        if set(frame.columns) != set(self.table_.names):  # not both had names, or scikit-learn would have refused
+            frame.columns = self.table_.names
         return self.posterior_.predict(self.table_.transform(frame))
 
+    def log_prob(self, X: Any, y: Any) -> np.ndarray:
+        """log p(y) of each row, [N]; y in the units or labels that were learned from."""
+        return self.predict_distribution(X).log_prob(self._encoded_target(y))
+
+    def evaluate(self, X: Any, y: Any) -> dict[str, Estimate]:
+        """Scores at rows X with targets y, by name, each with its standard error, as `posterity.metrics.evaluate`."""
+        return metrics.evaluate(self.predict_distribution(X), self._encoded_target(y))
+
     def uncertainty(self, X: Any) -> pd.DataFrame:
-        """total = aleatoric (noise) + epistemic (ignorance), and ood_p_value, small for rows unlike the training rows.
+        """total = aleatoric (noise) + epistemic (ignorance), and ood, a p-value, small for rows unlike training.
 
         Variances in squared units of the target, or entropies in nats for classes.
         """
@@ -116,7 +134,7 @@ class _BayesianEstimator(BaseEstimator):
             "total": prediction.total,
             "aleatoric": prediction.aleatoric,
             "epistemic": prediction.epistemic,
-            "ood_p_value": np.full(len(prediction.total), np.nan) if unknown else prediction.ood,
+            "ood": np.full(len(prediction.total), np.nan) if unknown else prediction.ood,
         }
         index = X.index if isinstance(X, pd.DataFrame) else None
         return pd.DataFrame({name: np.asarray(values, float) for name, values in columns.items()}, index=index)
@@ -191,6 +209,9 @@ class _BayesianEstimator(BaseEstimator):
             "named": hasattr(self, "feature_names_in_"),
         }
 
+    def _encoded_target(self, y: Any) -> np.ndarray:
+        return self.target_.transform(self._checked_target(y))
+
     def _checked_target(self, y: Any) -> pd.Series:
         raise NotImplementedError
 
@@ -215,13 +236,15 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):
         return self.predict_distribution(X).sample(n_samples, _seed(random_state)).T.astype(float)
 
     def _checked_target(self, y: Any) -> pd.Series:
-        y = column_or_1d(y, warn=True)
+        y = _checked_column(y)
         if (text := next((value for value in y if isinstance(value, str)), None)) is not None:
             raise ValueError(
                 f"y holds text such as {str(text)!r}, and BayesianRegressor predicts numbers: turn y into numbers, or "
                 "use BayesianClassifier for classes."
             )
-        return pd.Series(_check_y(y, y_numeric=True, estimator=self), dtype=float)
+        values = pd.Series(_check_y(y, y_numeric=True, estimator=self), dtype=float)
+        check_size(values.to_numpy(), "y")
+        return values
 
 
 class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
@@ -249,32 +272,40 @@ class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
         return self.classes_[drawn.T]
 
     def _checked_target(self, y: Any) -> pd.Series:
-        y = _check_y(column_or_1d(y, warn=True), estimator=self)
+        y = _check_y(_checked_column(y), estimator=self)
         check_classification_targets(y)
         return pd.Series(y)
 
 
 def _share_aside(holdout: Any, num_rows: int) -> float | None:
-    if holdout == "auto":
+    if isinstance(holdout, str) and holdout == "auto":
         return num_aside(num_rows, aloud=False) / num_rows or None
-    if holdout is None or (not isinstance(holdout, str) and 0 < holdout < 1):
+    if holdout is None or (is_number(holdout) and 0 < holdout < 1):
         return holdout
-    raise ValueError(
-        f"holdout={holdout!r} is not known; give 'auto', a share of the rows such as 0.1, or None for none."
-    )
+    got = repr(holdout) if np.ndim(holdout) == 0 else f"<{type(holdout).__name__} of shape {np.shape(holdout)}>"
+    raise ValueError(f"holdout={got} is not known; give 'auto', a share of the rows such as 0.1, or None for none.")
+
+
+def _checked_column(y: Any) -> np.ndarray:
+    check_unmasked(y, "y")
+    return column_or_1d(y, warn=True)
 
 
 def _checked_table(X: Any) -> pd.DataFrame:
     """A frame; of an array, what scikit-learn refuses is refused in its words."""
+    check_unmasked(X, "X")
     if isinstance(X, pd.DataFrame) and X.size:
-        return as_frame(X).reset_index(drop=True)
-    values = np.asarray(check_array(X, dtype=None, ensure_all_finite="allow-nan"))  # type: ignore[arg-type]
-    if values.dtype == object:
-        try:
-            values = values.astype(float)
-        except ValueError:  # texts are categories; what is neither number nor text stays an error
-            return as_frame(values)
-    return as_frame(values)
+        frame = as_frame(X).reset_index(drop=True)
+    else:
+        values = np.asarray(check_array(X, dtype=None, ensure_all_finite="allow-nan"))  # type: ignore[arg-type]
+        if values.dtype == object:
+            with suppress(ValueError):  # texts are categories; what is neither number nor text stays an error
+                values = values.astype(float)
+        frame = as_frame(values)
+    for name in frame.columns:
+        if pd.api.types.is_float_dtype(frame[name]):
+            check_size(frame[name].to_numpy(float, na_value=np.nan), f"X[{name!r}]")
+    return frame
 
 
 def _merged(frame: pd.DataFrame, target: pd.Series, weight: np.ndarray) -> tuple[pd.DataFrame, pd.Series, np.ndarray]:

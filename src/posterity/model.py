@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from posterity import tree
+from posterity.checks import is_number
 from posterity.likelihoods import Likelihood
 from posterity.networks.built_in import BuiltIn
 from posterity.networks.convolutions import with_fast_gradients
@@ -41,9 +42,10 @@ class Model:
     fixed: Params = tree.traced(default=None)  # values of the weights held fixed; the driver sets them
 
     def __post_init__(self) -> None:
-        if not 0 < self.temperature < float("inf"):
+        if not (is_number(self.temperature) and 0 < self.temperature < float("inf")):
             raise ValueError(
-                f"temperature={self.temperature} must be above 0 and finite; 1 is the posterior of Bayes' rule."
+                f"temperature={self.temperature!r} must be a number above 0 and finite; 1 is the posterior of Bayes' "
+                "rule."
             )
         if self.tempering not in ("posterior", "likelihood"):
             raise ValueError(f"tempering={self.tempering!r} is not known; choose 'posterior' or 'likelihood'.")
@@ -74,6 +76,33 @@ class Model:
         """Refuse values that a built-in network cannot read, such as unknown token ids."""
         if isinstance(self.network, BuiltIn):
             self.network.check_inputs(x)
+
+    def check_weights(self, free: Params, fixed: Params, x: Any) -> None:
+        """Refuse a network whose outputs at rows x do not fit the likelihood, and a prior that does not fit it."""
+        bound = self.bind(fixed)
+        wanted = self.likelihood.num_outputs
+        try:
+            given = jax.eval_shape(lambda p: self.network.apply(bound.complete(p)["network"], x), free)
+        except Exception as error:  # the user's own code may raise anything
+            shapes = jax.tree.map(lambda leaf: leaf.shape, x)
+            raise ValueError(
+                f"The network cannot be applied to rows such as these two, of shape {shapes}. It raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+        if given.ndim < 2 or given.shape[-1] != wanted:
+            raise ValueError(
+                f"The network gives outputs of shape {given.shape} for {given.shape[0]} rows; "
+                f"{type(self.likelihood).__name__} takes {wanted} outputs per row, [N, ..., {wanted}]."
+            )
+        if not jax.tree.leaves(free):
+            raise ValueError("Every weight is Fixed; leave at least one free.")
+        jax.eval_shape(self.log_prior, free)  # names a weight that no pattern covers
+        names = tree.leaf_names(bound.complete(free))
+        if unused := self.prior.unused(names):
+            raise ValueError(
+                f"The prior's pattern {', '.join(map(repr, unused))} matches no weight; they are "
+                f"{', '.join(names[:12])}{' ...' if len(names) > 12 else ''}."
+            )
 
     def init(self, key: Key, x: Any) -> Params:
         """Weights to start from: the network's own initialisation."""

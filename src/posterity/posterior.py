@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import diagnostics, tree
+from posterity.checks import is_number, is_whole
 from posterity.data.dataset import check_inputs, check_like
 from posterity.diagnosis import Diagnosis
 from posterity.encoding import StoreError, decode, encode, find_missing, plain_json
@@ -71,6 +72,7 @@ class Posterior:
             memory: Bytes to stay within, about; draws on disk are read in pieces that fit.
             closed_form: Use Gaussian formulas where method and likelihood have them, instead of draws.
         """
+        _check_memory(memory)
         inputs = check_inputs(x)
         self._check_rows(inputs)
         closed = closed_form and num_draws is None and self._has_closed_form
@@ -150,8 +152,8 @@ class Posterior:
 
     def _choose(self, num_draws: int | None) -> np.ndarray:
         stored = self.family.num_draws
-        if num_draws is not None and num_draws < 1:
-            raise ValueError(f"num_draws={num_draws} must be at least 1.")
+        if num_draws is not None:
+            _check_draws(num_draws)
         if stored is None:
             per_chain = self.family.num_chains
             wanted = -(-DEFAULT_DRAWS // per_chain) * per_chain if num_draws is None else num_draws
@@ -165,6 +167,16 @@ class Posterior:
     def _check_rows(self, inputs: Any) -> None:
         check_like(inputs, self.inputs)
         self.model.check_inputs(inputs)
+
+
+def _check_draws(num_draws: Any) -> None:
+    if not (is_whole(num_draws) and num_draws >= 1):
+        raise ValueError(f"num_draws={num_draws!r} must be a whole number, at least 1.")
+
+
+def _check_memory(memory: Any) -> None:
+    if not (is_number(memory) and memory > 0):
+        raise ValueError(f"memory={memory!r} must be a number of bytes above 0, for instance 2**30 for 1 GB.")
 
 
 def _draw_key(seed: int) -> Key:
@@ -329,10 +341,14 @@ def stored_model(stored: Any, arrays: dict[str, np.ndarray], given: Model | None
 
 def prior_predictive(model: Model, x: Any, *, num_draws: int = 100, seed: int = 0) -> Prediction:
     """What the model says before it has seen a datum: draws of functions from the prior, as a prediction at rows x."""
+    _check_draws(num_draws)
     inputs = check_inputs(x)
+    model.check_inputs(inputs)
     key_init, key_draws, key = jax.random.split(jax.random.key(seed), 3)
-    start = model.init(key_init, jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), inputs))
-    _, fixed = model.split(start)
+    two = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), inputs)
+    start = model.init(key_init, two)
+    free, fixed = model.split(start)
+    model.check_weights(free, fixed, two)
 
     def draw(key: Key) -> Params:
         return model.split(model.sample_prior(key, start))[0]

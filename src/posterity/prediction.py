@@ -15,6 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import metrics, mixture, tree, uncertainty
+from posterity.checks import is_number
+from posterity.data.dataset import check_numbers
 from posterity.outofdistribution import Calibration
 from posterity.rescaled import Rescaled, without_units
 from posterity.streaming import OutputStream
@@ -25,7 +27,10 @@ CRPS_SAMPLES = 1000
 
 
 class Prediction:
-    """What the posterior says of the targets at N rows. Arrays have rows first: [N, ...]."""
+    """What the posterior says of the targets at N rows. Arrays have rows first: [N, ...].
+
+    Classes are the numbers 0 .. C-1, whatever their labels are: places in the `classes_` of an estimator.
+    """
 
     def __init__(
         self,
@@ -102,15 +107,13 @@ class Prediction:
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """(lower, upper) of the central interval that holds the target with probability `level`."""
-        if not 0 < level < 1:
-            raise ValueError(f"level={level} must lie strictly between 0 and 1; 0.9 for a 90 % interval.")
+        _check_level(level)
         both = self.quantile([(1 - level) / 2, (1 + level) / 2])
         return both[..., 0], both[..., 1]
 
     def prediction_set(self, level: float = 0.9) -> np.ndarray:
         """The smallest set of classes with probability `level` together, as booleans [N, ..., C]."""
-        if not 0 < level < 1:
-            raise ValueError(f"level={level} must lie strictly between 0 and 1.")
+        _check_level(level)
         order = np.argsort(-self.probs, axis=-1, kind="stable")
         ranked = np.take_along_axis(self.probs, order, -1)
         before = np.cumsum(ranked, -1) - ranked  # a class belongs while those before it do not reach the level
@@ -234,7 +237,7 @@ class Prediction:
         return self._shift + self._scale * values.astype(float) if self._has_units else values
 
     def _targets(self, y: Any) -> np.ndarray:
-        y = np.asarray(y)
+        y = check_numbers(y, "y")
         if y.ndim == 0 or len(y) != self._stream.num_rows:
             raise ValueError(
                 f"The prediction has {self._stream.num_rows} rows and y has shape {y.shape}; make them agree."
@@ -263,3 +266,8 @@ class Prediction:
     def _forbid_classes(self, name: str) -> None:
         if self.kind == "classes":
             raise ValueError(f"{name} is for numbers; for classes use probs, prediction_set(level) or log_prob(y).")
+
+
+def _check_level(level: Any) -> None:
+    if not (is_number(level) and 0 < level < 1):
+        raise ValueError(f"level={level!r} must be a number between 0 and 1, strictly; 0.9 for 90 %.")

@@ -11,6 +11,7 @@ from typing import Any
 
 from numpyro.distributions import Normal
 
+from posterity.checks import is_number
 from posterity.inference import (
     HMC,
     MAP,
@@ -97,8 +98,10 @@ def table_prior(task: Task, prior: Any = None, *, num_hidden: int = len(DEFAULT_
     wide ones make steps of the units. On rows held out of the training rows, log loss with scales (hidden, last) of
     (10, 10) was 0.35 for digits and 0.11 for wine, with (1, 30) 0.26 and 0.08.
     """
-    if prior is not None and not isinstance(prior, int | float):
+    if prior is not None and not is_number(prior):
         return make_prior(prior)
+    if prior is not None and not prior > 0:
+        raise ValueError(f"prior={prior} must be above 0: the standard deviation of weights, times sqrt(fan-in).")
     if prior is None and task == "classification":
         return make_prior({f"layer_{num_hidden}/*": Normal(0.0, LOGIT_SCALE), "*": Normal(0.0, 1.0)}, fan_in=True)
     return make_prior(Normal(0.0, 1.0 if prior is None else float(prior)), fan_in=True)
@@ -117,6 +120,9 @@ def num_aside(num_rows: int, *, aloud: bool) -> int:
 
 def table_method(name: str, num_rows: int, *, effort: float = 1.0) -> Method:
     """The method of this name with settings for so many rows; `effort` multiplies its steps or draws."""
+    if not isinstance(name, str):
+        got, hint = (name.__name__, f"{name.__name__}()") if isinstance(name, type) else (repr(name), "such as MAP()")
+        raise TypeError(f"method is {got}; expected a name such as 'laplace', or a method object, {hint}.")
     if name not in METHODS:
         raise ValueError(f"method={name!r} is not known; did you mean {nearest_name(name, METHODS)!r}?")
     if not effort > 0:

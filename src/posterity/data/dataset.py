@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import jax
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import tree
+from posterity.checks import is_number
 from posterity.likelihoods import class_probs
 from posterity.types import Array, Batch
 
@@ -37,7 +39,7 @@ class Dataset(NamedTuple):
 
 def check_inputs(x: Any, name: str = "x") -> Any:
     """Inputs as numpy arrays of numbers with a common, non-zero number of finite rows."""
-    arrays = jax.tree.map(lambda leaf: _numeric(leaf, name), x, is_leaf=_is_array)
+    arrays = jax.tree.map(lambda leaf: check_numbers(leaf, name), x, is_leaf=_is_array)
     leaves = jax.tree.leaves(arrays)
     if not leaves:
         raise ValueError(f"{name} is empty: no array in it.")
@@ -70,11 +72,11 @@ def dataset(data: Any, likelihood: Any = None) -> Dataset:
         got = f"a {type(data).__name__} of {len(data)}" if isinstance(data, tuple | list) else type(data).__name__
         raise TypeError(f"data is {got}; expected a tuple (x, y) or (x, y, weight).")
     x = check_inputs(data[0])
-    y = _numeric(data[1], "y")
+    y = check_numbers(data[1], "y")
     rows = tree.num_rows(x)
     if y.ndim == 0 or len(y) != rows:
         raise ValueError(f"x has {rows} rows and y has {len(y) if y.ndim else 'none'}; they must match row by row.")
-    weight = np.ones(rows) if len(data) == 2 else _numeric(data[2], "weight").astype(float)
+    weight = np.ones(rows) if len(data) == 2 else check_numbers(data[2], "weight").astype(float)
     if weight.shape != (rows,) or (weight < 0).any() or weight.sum() == 0:
         raise ValueError(f"weight must hold one number >= 0 for each of the {rows} rows, not all zero.")
     # A row of weight 0 is no row: a value that only fills its place would become 0 times infinity in a sum.
@@ -89,7 +91,7 @@ def holdout_split(data: Dataset, share: float, seed: int, name: str) -> tuple[Da
     """(kept, set aside): a random share of the rows, the same for the same seed and name in STREAMS."""
     if not 0 < share < 1:
         raise ValueError(f"{name}={share} must lie strictly between 0 and 1: the share of rows to set aside.")
-    num_aside = round(share * data.num_rows)
+    num_aside = round(float(share) * data.num_rows)
     if num_aside < 1 or num_aside >= data.num_rows:
         raise ValueError(f"{name}={share} of {data.num_rows} rows leaves an empty side; choose another share.")
     order = np.random.default_rng([seed, STREAMS[name]]).permutation(data.num_rows)
@@ -100,7 +102,7 @@ def calibration_inputs(rows: Dataset, holdout: Any, seed: int) -> tuple[Dataset,
     """(rows to fit, inputs to calibrate by): of a share of the rows, which is taken away, or those that are given."""
     if holdout is None:
         return rows, None
-    if isinstance(holdout, float | int):
+    if _is_share(holdout):
         kept, aside = holdout_split(rows, holdout, seed, "holdout")
         return kept, aside.x
     inputs = check_inputs(holdout, "holdout")
@@ -112,11 +114,21 @@ def stopping_rows(rows: Dataset, validation: Any, seed: int, likelihood: Any) ->
     """(rows to fit, rows to stop by): a share of the rows, which is taken away, or those that are given."""
     if validation is None:
         return rows, None
-    if isinstance(validation, float | int):
+    if _is_share(validation):
         return holdout_split(rows, validation, seed, "validation")
     given = dataset(validation, likelihood)
     check_like(given.x, rows.x, "validation")
     return rows, given
+
+
+def _is_share(value: Any) -> bool:
+    """A number, or a truth value, which is no share and is told so as such."""
+    return is_number(value) or isinstance(value, bool)
+
+
+def evenly_spaced(count: int, most: int) -> np.ndarray:
+    """Places of at most so many of `count` rows or records, the first and the last among them."""
+    return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))
 
 
 def _is_array(value: Any) -> bool:
@@ -124,7 +136,11 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, list) or jax.tree_util.all_leaves([value])
 
 
-def _numeric(value: Any, name: str) -> np.ndarray:
+def check_numbers(value: Any, name: str) -> np.ndarray:
+    """One array of finite numbers that the device has room for."""
+    check_unmasked(value, name)
+    if hasattr(value, "toarray"):
+        raise TypeError(f"{name} is sparse ({type(value).__name__}); networks read dense rows: give {name}.toarray().")
     try:
         array = np.asarray(value)
     except ValueError as error:  # a ragged list
@@ -133,18 +149,65 @@ def _numeric(value: Any, name: str) -> np.ndarray:
             "several arrays as a tuple or a dictionary, each with all rows."
         ) from error
     if array.dtype == object or array.dtype.kind in "USmM":
-        kind = "dates" if array.dtype.kind in "mM" else "text or mixed values"
-        remedy = "each column into numbers first, for instance with pandas.get_dummies for categories"
-        if name == "y":
-            remedy = "labels into 0, 1, 2, ..., for instance with numpy.unique(y, return_inverse=True)[1]"
-        raise TypeError(f"{name} holds {kind} (dtype {array.dtype}); turn {remedy}.")
+        raise TypeError(f"{name} holds {_not_numbers(value, array, name)}.")
+    if array.dtype.kind == "c":
+        raise TypeError(
+            f"{name} holds complex numbers (dtype {array.dtype}); give real ones: np.abs({name}), or {name}.real and "
+            f"{name}.imag side by side."
+        )
     if array.dtype.kind == "f" and not np.isfinite(array).all():
         bad = np.argwhere(~np.isfinite(array))
         raise ValueError(
             f"{name} has {len(bad)} NaN or infinite value(s), the first at index {tuple(map(int, bad[0]))}; "
             "remove those rows or fill them in."
         )
-    return array.astype(np.int32) if array.dtype.kind == "b" else array
+    check_size(array, name)
+    return array.astype(np.int32) if array.dtype.kind == "b" else _unwrapped(array)
+
+
+def check_unmasked(value: Any, name: str) -> None:
+    """Refuse masked values: numpy would go on with what lies under the mask."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        raise ValueError(
+            f"{name} has {np.ma.count_masked(value)} masked value(s); remove those rows, or fill them in with "
+            f"{name}.filled(...)."
+        )
+
+
+def check_size(array: np.ndarray, name: str) -> None:
+    """Refuse finite numbers that would be infinite on the device."""
+    held = jax.dtypes.canonicalize_dtype(float)
+    most = float(np.finfo(held).max)
+    if array.dtype.kind != "f" or np.finfo(array.dtype).max <= most:
+        return
+    large = np.isfinite(array) & (np.abs(array) > most)
+    if large.any():
+        first = tuple(map(int, np.argwhere(large)[0]))
+        raise ValueError(
+            f"{name} has values beyond {most:.2g}, the largest number of {held.name}, such as {array[first]:.6g} at "
+            f"index {first}; rescale {name}."
+        )
+
+
+def _not_numbers(value: Any, array: np.ndarray, name: str) -> str:
+    """What an array holds instead of numbers, and what to do about it."""
+    if array.dtype == object and hasattr(value, "to_numpy"):
+        with suppress(ValueError, TypeError):
+            value.to_numpy(float)
+            return f"numbers as objects, as nullable columns of pandas do; give {name}.to_numpy(float)"
+    kind = "dates" if array.dtype.kind in "mM" else "text or mixed values"
+    remedy = "each column into numbers first, for instance with pandas.get_dummies for categories"
+    if name == "y":
+        remedy = "labels into 0, 1, 2, ..., for instance with numpy.unique(y, return_inverse=True)[1]"
+    return f"{kind} (dtype {array.dtype}); turn {remedy}"
+
+
+def _unwrapped(array: np.ndarray) -> np.ndarray:
+    """Whole numbers that the device, which has 32 bits for them, would wrap around, as floats."""
+    if array.dtype.kind not in "iu" or not array.size:
+        return array
+    held = np.iinfo(jax.dtypes.canonicalize_dtype(array.dtype))
+    return array if held.min <= array.min() and array.max() <= held.max else array.astype(float)
 
 
 def _check_targets(y: np.ndarray, likelihood: Any) -> np.ndarray:

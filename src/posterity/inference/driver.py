@@ -89,7 +89,7 @@ def fit(
     rows = given = dataset(data, model.likelihood)
     rows, calibration = calibration_inputs(rows, holdout, seed)
     rows, validation_rows = stopping_rows(rows, validation, seed, model.likelihood)
-    num_chains = method.num_chains if chains is None else chains
+    num_chains = method.num_chains if chains is None else int(chains)
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
     _check_places(job)
     _check_stages(job)
@@ -102,7 +102,7 @@ def fit(
 
 def run_job(job: Job, checkpoint: Checkpoint | None, budget: float | None = None, progress: bool = True) -> Posterior:
     """Run a job, from where its checkpoint stands if it has one."""
-    deadline = None if budget is None else time.perf_counter() + budget
+    deadline = None if budget is None else time.perf_counter() + float(budget)
     posterior = _fit_job(job, checkpoint, deadline, progress)
     if job.calibration is not None:
         posterior = posterior.calibrate(job.calibration)

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import tree
+from posterity.checks import is_number, is_whole
 from posterity.data.dataset import Dataset
 from posterity.devices import jit_once
 from posterity.inference.method import Method
@@ -151,40 +152,18 @@ def _fitting(model: Model, given: Params, x: Any, leading: tuple[int, ...] = ())
 
 
 def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> None:
-    """Outputs must fit the likelihood, and what it describes must fit the targets."""
+    """Outputs must fit the likelihood, the prior the weights, and what the likelihood describes the targets."""
     model.check_inputs(rows.x)
     x = _two_rows(rows)
-    bound = model.bind(fixed)
-    wanted = model.likelihood.num_outputs
-    try:
-        given = jax.eval_shape(lambda p: model.network.apply(bound.complete(p)["network"], x), free)
-    except Exception as error:  # the user's own code may raise anything
-        shapes = jax.tree.map(lambda leaf: leaf.shape, x)
-        raise ValueError(
-            f"The network cannot be applied to rows such as these two, of shape {shapes}. It raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
-    if given.ndim < 2 or given.shape[-1] != wanted:
-        raise ValueError(
-            f"The network gives outputs of shape {given.shape} for {given.shape[0]} rows; "
-            f"{type(model.likelihood).__name__} takes {wanted} outputs per row, [N, ..., {wanted}]."
-        )
+    model.check_weights(free, fixed, x)
     inner, *_ = without_units(model.likelihood)
+    bound = model.bind(fixed)
     sample = jax.eval_shape(lambda p: inner(bound.outputs(p, x)).sample(jax.random.key(0)), free)
     described = sample.shape[1:]
     if described != rows.y.shape[1:]:
         raise ValueError(
             f"y has shape {rows.y.shape}, but {type(model.likelihood).__name__} on this network describes targets of "
             f"shape ({', '.join(['N', *map(str, described)])}{'' if described else ','}). {_remedy(model, rows)}"
-        )
-    if not jax.tree.leaves(free):
-        raise ValueError("Every weight is Fixed; leave at least one free.")
-    jax.eval_shape(model.log_prior, free)  # names a weight that no pattern covers
-    names = tree.leaf_names(bound.complete(free))
-    if unused := model.prior.unused(names):
-        raise ValueError(
-            f"The prior's pattern {', '.join(map(repr, unused))} matches no weight; they are {', '.join(names[:12])}"
-            f"{' ...' if len(names) > 12 else ''}."
         )
 
 
@@ -201,7 +180,7 @@ def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any
         hint = f"{method.__name__}()" if isinstance(method, type) else "for instance MAP()"
         got = method if isinstance(method, type | str) else type(method).__name__
         raise TypeError(f"method is {got!r}; expected a method object, {hint}: fit(model, method, (x, y)).")
-    if chains is not None and (not isinstance(chains, int) or chains < 1):
+    if chains is not None and not (is_whole(chains) and chains >= 1):
         raise ValueError(f"chains={chains!r} must be a whole number, at least 1.")
     stage = method
     while chains is not None and isinstance(stage, Method):
@@ -211,7 +190,7 @@ def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any
                 f"chains={chains} of an ensemble of num_members={members}: a member is a chain, so give one."
             )
         stage = stage.start
-    if budget is not None and not (isinstance(budget, int | float) and budget > 0):
+    if budget is not None and not (is_number(budget) and budget > 0):
         raise ValueError(f"budget={budget!r} must be a number of seconds above 0.")
-    if not isinstance(seed, int | np.integer) or seed < 0:
+    if not (is_whole(seed) and seed >= 0):
         raise ValueError(f"seed={seed!r} must be a whole number, at least 0.")

@@ -64,7 +64,7 @@ def _require_one_target(prediction: Any) -> None:
 
 
 def evaluate(prediction: Any, y: ArrayLike) -> dict[str, Estimate]:
-    """What to report for a Prediction against the targets y [N], by its kind.
+    """What to report for a Prediction against the targets y [N] or [N, 1], by its kind.
 
     classes: accuracy, nll, brier, calibration_error, coverage_90 (of sets of classes), error_auroc
     (total uncertainty against mistakes; NaN without mistakes, or with nothing else). continuous,
@@ -73,6 +73,8 @@ def evaluate(prediction: Any, y: ArrayLike) -> dict[str, Estimate]:
     row: several, or one for each pixel, are not independent, and their errors would be too small.
     """
     _require_one_target(prediction)
+    y = np.asarray(y)
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if prediction.kind == "classes":
         probs, labels = classification(prediction.probs, y)
         mistaken = probs.argmax(1) != labels

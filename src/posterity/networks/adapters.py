@@ -40,7 +40,7 @@ def from_nnx(module: Any) -> Network:
         from flax import nnx
     except ImportError as error:
         raise ImportError("from_nnx needs Flax: pip install 'posterity[flax]'.") from error
-    instance = module if isinstance(module, nnx.Module) else _made(module)
+    instance = module if isinstance(module, nnx.Module) else _made(module, "from_nnx(lambda key: Net(nnx.Rngs(key)))")
     if not isinstance(instance, nnx.Module):
         raise TypeError(
             f"from_nnx got {type(instance).__name__}; expected an nnx.Module or a function key -> nnx.Module."
@@ -84,14 +84,14 @@ def from_nnx(module: Any) -> Network:
     return Network(init, apply)
 
 
-def _made(function: Any) -> Any:
-    """The module that a user's function of a key makes."""
+def _made(function: Any, example: str) -> Any:
+    """The module that a user's function of a key makes; `example` is how the adapter wants to be called."""
     try:
         return function(jax.random.key(0))
     except Exception as error:  # the user's own code may raise anything
         raise TypeError(
-            f"from_nnx called {getattr(function, '__name__', type(function).__name__)} with a random key, which failed "
-            f"({type(error).__name__}: {error}); give a function of a key, from_nnx(lambda key: Net(nnx.Rngs(key)))."
+            f"{example.split('(')[0]} called {getattr(function, '__name__', type(function).__name__)} with a random "
+            f"key, which failed ({type(error).__name__}: {error}); give a function of a key, {example}."
         ) from error
 
 
@@ -101,7 +101,7 @@ def from_equinox(module: Any) -> Network:
         import equinox as eqx
     except ImportError as error:
         raise ImportError("from_equinox needs Equinox: pip install 'posterity[equinox]'.") from error
-    instance = module if isinstance(module, eqx.Module) else module(jax.random.key(0))
+    instance = module if isinstance(module, eqx.Module) else _made(module, "from_equinox(lambda key: Net(key))")
     if not isinstance(instance, eqx.Module):
         raise TypeError(
             f"from_equinox got {type(instance).__name__}; expected an eqx.Module or a function key -> eqx.Module."

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from posterity.data.dataset import evenly_spaced
 from posterity.diagnosis import GOOD, USABLE, Diagnosis
 from posterity.plots.style import CYCLE, MUTED, name_axes, new_axes
 from posterity.posterior import Posterior
@@ -25,7 +26,7 @@ def trace(posterior: Posterior, axes: Any = None, name: str = "log_joint") -> An
         known = ", ".join(posterior.trace) or "nothing"
         raise ValueError(f"{name!r} was not recorded; this method recorded {known}.")
     values = np.asarray(posterior.trace[name], float)
-    shown = np.unique(np.linspace(0, values.shape[1] - 1, min(MAX_RECORDS, values.shape[1])).round().astype(int))
+    shown = evenly_spaced(values.shape[1], MAX_RECORDS)
     done = 100 * (shown + 1) / values.shape[1]
     for chain, line in enumerate(values):
         axes.plot(done, line[shown], color=CYCLE[chain % len(CYCLE)], lw=0.8, alpha=0.85, label=f"chain {chain}")

@@ -12,8 +12,8 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from posterity import metrics
+from posterity.data.dataset import evenly_spaced
 from posterity.metrics import Estimate
-from posterity.plots.predictions import some_rows
 from posterity.plots.style import FAINT, INK, MUTED, name_axes, new_axes, start_at_zero
 from posterity.posterior import Posterior
 from posterity.prediction import Prediction
@@ -177,7 +177,7 @@ def against_reference(
     """
     axes = new_axes(axes)
     theirs, ours = (_quantity(one, quantity) for one in (reference, prediction))
-    rows = some_rows(len(theirs), max_rows)
+    rows = evenly_spaced(len(theirs), max_rows)
     theirs, ours = theirs[rows], ours[rows]
     ends = [min(theirs.min(), ours.min()), max(theirs.max(), ours.max())]
     axes.plot(ends, ends, color=INK, lw=0.8, ls=":")

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_rgb
 
+from posterity.data.dataset import evenly_spaced
 from posterity.plots.style import (
     CYCLE,
     DATA,
@@ -99,7 +100,7 @@ def predicted_against_observed(
 
     Look for: points along the diagonal, and about a share `level` of the bars crossing it.
     """
-    axes, rows = new_axes(axes), some_rows(len(y), max_rows)
+    axes, rows = new_axes(axes), evenly_spaced(len(y), max_rows)
     lower, upper, mean, y = (np.ravel(v)[rows] for v in (*prediction.interval(level), prediction.mean, y))
     ends = [min(y.min(), lower.min()), max(y.max(), upper.max())]
     axes.plot(ends, ends, color=INK, lw=0.8, ls=":", label="predicted = observed")
@@ -114,7 +115,7 @@ def sorted_intervals(prediction: Prediction, y: Any, axes: Any = None, level: fl
 
     Look for: misses spread evenly. Many of them at the left are confident mistakes.
     """
-    axes, rows = new_axes(axes), some_rows(len(y), max_rows)
+    axes, rows = new_axes(axes), evenly_spaced(len(y), max_rows)
     lower, upper, mean, y = (np.ravel(v)[rows] for v in (*prediction.interval(level), prediction.mean, y))
     order = np.argsort(upper - lower, kind="stable")
     rank = np.arange(1, len(y) + 1)
@@ -173,8 +174,3 @@ def binned(x: Any, values: Sequence[Any], num_bins: int | None) -> tuple[np.ndar
     _, index = np.unique(index, return_inverse=True)  # a bin that ties leave empty is none
     counts = np.bincount(index)
     return np.bincount(index, x) / counts, [np.bincount(index, value) / counts for value in flat]
-
-
-def some_rows(num_rows: int, most: int) -> np.ndarray:
-    """At most so many rows, evenly spaced: more points than that are a blot."""
-    return np.unique(np.linspace(0, num_rows - 1, min(num_rows, most)).round().astype(int))

@@ -9,14 +9,14 @@ import numpy as np
 
 from posterity import plots
 from posterity.comparison import Entry
+from posterity.data.dataset import evenly_spaced
 from posterity.diagnosis import Diagnosis
 from posterity.inference.sampler import Sampler
-from posterity.plots.predictions import some_rows
 from posterity.plots.style import name_axes
 from posterity.report.page import Page
 from posterity.report.subject import GRID_SIDE, NUM_BINS, Subject
 
-MAX_DIAGNOSED, MAX_MOVED = 200, 200  # rows
+MAX_MOVED = 200  # rows
 MIN_HALVED = 40  # test rows, where half of them must serve to know strange rows by
 LEVELS = (0.05, 0.1, 0.2, 0.5)  # of false alarms; few held-out rows cannot tell the smaller ones
 
@@ -36,7 +36,7 @@ def predictions(page: Page, subject: Subject) -> None:
 
 def _bands(page: Page, subject: Subject) -> None:
     shown, (x, y) = subject.input(0), subject.comparison.train
-    rows = some_rows(len(y), 400)
+    rows = evenly_spaced(len(y), 400)
     panels = []
     for entry, prediction in zip(subject.entries, subject.on_grid, strict=True):
         axes = plots.band(prediction, shown.raw(subject.grid), (shown.raw(x[rows, 0]), y[rows]), _panel(entry))
@@ -70,7 +70,7 @@ def _intervals(page: Page, subject: Subject) -> None:
 
 def _maps(page: Page, subject: Subject) -> None:
     inputs, (x, y) = [subject.input(column) for column in (0, 1)], subject.comparison.train
-    rows, labels = some_rows(len(y), 250), subject.comparison.labels
+    rows, labels = evenly_spaced(len(y), 250), subject.comparison.labels
     points = np.stack([one.raw(x[rows, column]) for column, one in enumerate(inputs)], 1), y[rows]
     square = subject.grid.reshape(GRID_SIDE, GRID_SIDE, 2)
     sides = inputs[0].raw(square[0, :, 0]), inputs[1].raw(square[:, 0, 1])
@@ -190,7 +190,7 @@ def novelty(page: Page, subject: Subject) -> None:
         return
     page.section("Unfamiliar inputs")
     known, asked = (None, x) if set_aside else (x[::2], x[1::2])
-    asked = asked[some_rows(len(asked), MAX_MOVED)]
+    asked = asked[evenly_spaced(len(asked), MAX_MOVED)]
     familiar, moved = plots.new_axes(), plots.new_axes()
     for entry in subject.entries:
         posterior = entry.posterior if known is None else entry.posterior.calibrate(known)
@@ -211,15 +211,14 @@ def novelty(page: Page, subject: Subject) -> None:
 
 def samplers(page: Page, subject: Subject) -> None:
     """Traces and R-hat of methods that are Markov chains."""
-    chosen = [
-        entry for entry in subject.entries if isinstance(entry.posterior.method, Sampler) and entry.posterior.trace
-    ]
+    chosen, found = [], []
+    for entry in subject.entries:
+        if isinstance(entry.posterior.method, Sampler) and entry.posterior.trace and entry.diagnosis is not None:
+            chosen.append(entry)
+            found.append(entry.diagnosis)
     if not chosen:
         return
     page.section("Have the samplers arrived?")
-    x = subject.comparison.test[0]
-    x = x[some_rows(len(x), MAX_DIAGNOSED)]
-    found = [entry.posterior.diagnose(x) for entry in chosen]
     page.table(
         ("method", "verdict", "chains x draws", "largest R-hat", "fewest effective draws"),
         [(entry.label, *_convergence(one)) for entry, one in zip(chosen, found, strict=True)],
