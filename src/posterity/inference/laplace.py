@@ -173,12 +173,13 @@ def _unless_worse(method: Laplace, result: Result, num_targets: float) -> Result
     """
     if method.num_rounds == 1 or not isinstance(method.start, Posterior):
         return result
-    before = method.start.method.start
-    evidence = result.facts["log_evidence"]
+    before: Posterior = method.start.method.start
+    facts = result.facts or {}
+    evidence = facts["log_evidence"]
     rounds = [*before.facts.get("log_evidence_of_rounds", [before.facts["log_evidence"]]), evidence]
     if evidence < before.facts["log_evidence"] - FALL * num_targets:
-        result = Result(before.family, before.model, before.facts)
-    return result._replace(facts={**result.facts, "log_evidence_of_rounds": rounds})
+        result, facts = Result(before.family, before.model), before.facts
+    return result._replace(facts={**facts, "log_evidence_of_rounds": rounds})
 
 
 def _chosen(method: Laplace, model: Model, params: Params, x: Any) -> tuple[str, ...]:

@@ -102,24 +102,24 @@ def settings(size: Size) -> dict[str, Any]:
     }
     game = {
         "agents": list(bandit.AGENTS),
-        "runs": 5,
+        "runs": 40,
         "interactions": 10_000,
         "updates": 8,
         "batch_size": 64,
         "memory": 4096,
         "hidden": [100, 100],
         "draws": 2,
-        "noise": 5.0,
+        "noise": 0.1,
         "prior": 1.0,
         "initial_scale": 0.02,
-        "learning_rates": [1e-3, 3e-3] if size == "full" else [1e-3],
+        "learning_rate": 1e-3,
         "epsilon": 0.05,
         "seed": 0,
     }
     if size == "quick":
         mnist |= {"rows": 10_000, "epochs": dict.fromkeys(NAMES, 5), "draws": 20, "priors": _only_last(mnist["priors"])}
         curve |= {"rows": 300, "num_steps": 4_000, "draws": 200}
-        game |= {"interactions": 1_000, "updates": 4, "agents": ["thompson", "greedy"]}
+        game |= {"runs": 5, "interactions": 1_000, "updates": 4, "agents": ["thompson", "greedy"]}
     if size == "tiny":
         mnist |= {"rows": 500, "test_rows": 500, "hidden": [20], "epochs": dict.fromkeys(NAMES, 10), "draws": 5}
         mnist |= {"methods": ["sgd", "mixture"], "batch_size": 50, "priors": _only_last(mnist["priors"])}
