@@ -62,6 +62,14 @@ def test_fan_in_divides_the_scale_of_matrices():
     assert abs(spread - 2 / np.sqrt(2)) < 4 * np.sqrt(2) / np.sqrt(2 * 8000)
 
 
+def test_an_embedding_has_no_fan_in():
+    """Its rows are looked up: a vocabulary of 500 does not make them small."""
+    scaled = prior(dist.Normal(0.0, 2.0), fan_in=True)
+    for name in ("network/embedding/weight", "network/token_Embed_0/embedding"):
+        assert scaled.factor(name, (500, 3), -2) == 1.0
+    assert scaled.factor("network/layer_0/weight", (500, 3), -2) == pytest.approx(500**-0.5)
+
+
 def test_fan_in_counts_the_window_of_a_convolution():
     scaled = prior(dist.Normal(0.0, 2.0), fan_in=True)
     for shape, axis in (((3, 3, 5, 64), -2), ((64, 5, 3, 3), -1)):  # Flax and ours; Equinox

@@ -86,8 +86,8 @@ class Prior:
         """What the weight's distribution is stretched by."""
         if name.startswith("likelihood/"):
             return 1.0  # the noise is not a weight: tuning the weights' scale leaves its prior alone
-        if not self.fan_in or len(shape) < 2:
-            return self.scale
+        if not self.fan_in or len(shape) < 2 or "embed" in name.lower():
+            return self.scale  # rows of an embedding are looked up, one at a time: nothing is summed over them
         # A convolution counts its window too: [..., in, out] here and in Flax, [out, in, ...] in Equinox.
         inputs = shape[:-1] if fan_in_axis == -2 else shape[1:]
         return self.scale / np.sqrt(np.prod(inputs))
