@@ -48,12 +48,12 @@ def test_a_batch_is_scaled_up_and_padding_does_not_count():
 
 def test_learned_noise_is_a_constant_column_with_its_own_prior():
     made = Model(linear(), GaussianLearnedNoise(0.7, spread=3.0), dist.Normal(0.0, 2.0))
-    params = {**PARAMS, "likelihood": {"log_scale": jnp.log(0.4 - 1e-3)}}
+    params = {**PARAMS, "likelihood": {"log_scale": jnp.log(0.4 - 0.7e-3)}}
     outputs = made.outputs(params, X)
     assert outputs.shape == (4, 2)
-    np.testing.assert_allclose(outputs[:, 1], np.log(0.399), rtol=1e-5)
+    np.testing.assert_allclose(outputs[:, 1], np.log(0.3993), rtol=1e-5)
     np.testing.assert_allclose(made.log_likelihood(params, Batch(X, Y, jnp.ones(4))), LOG_LIKELIHOOD, rtol=1e-4)
-    expected = LOG_PRIOR + stats.norm.logpdf(np.log(0.399), np.log(0.7), 3)
+    expected = LOG_PRIOR + stats.norm.logpdf(np.log(0.3993), np.log(0.7), 3)
     np.testing.assert_allclose(made.log_prior(params), expected, rtol=1e-5)
 
 

@@ -30,7 +30,6 @@ class PointEstimate(Descent):
     """A descent whose last weights are the posterior's one draw."""
 
     targets_temperature = False
-    told_apart_by_start: bool = True
 
     def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
         del kept
