@@ -134,6 +134,7 @@ def test_optimizers_with_a_line_search(line):
     np.testing.assert_allclose(posterior.predict(x).mean, design @ exact, atol=1e-4)
 
 
+@pytest.mark.long
 def test_burn_in_and_draws_are_one_program_where_draws_take_little_room(line, monkeypatch):
     """A second program would take seconds to compile; the draws are the same either way, and none of burn-in's kept."""
     traced, fetched, buffers, gather = [], [], program._buffers, run._gather
@@ -162,6 +163,7 @@ def test_the_thinning_of_draws_is_not_that_of_tuning(line):
     assert trace["log_joint"].shape == (2, 8)
 
 
+@pytest.mark.long
 def test_a_large_shift_of_the_target_costs_the_diagnosis_no_digits(line):
     x, y = line
     method = HMC(10, num_burn_in=0, step_size=0.02, trajectory_length=0.2)

@@ -343,6 +343,7 @@ def test_ctrl_c_ends_a_run_politely(wave):
     assert np.isfinite(posterior.predict(wave[0]).mean).all()
 
 
+@pytest.mark.long
 def test_the_receipt_counts_gradients_by_steps_and_not_by_records(line):
     model = Model(linear(), Gaussian(0.3), dist.Normal(0.0, 0.5))
     posterior = fit(model, HMC(num_draws=5, num_burn_in=10, thin=4), line)

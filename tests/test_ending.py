@@ -130,7 +130,8 @@ def test_a_run_killed_in_burn_in_has_no_draws_yet_and_says_so(tmp_path):
 # ------------------------------------------------------------------------------------------------- draws that tune
 
 
-@pytest.mark.parametrize("method", [SMALL_MILE, pytest.param(MILE(), marks=pytest.mark.long)])
+@pytest.mark.long
+@pytest.mark.parametrize("method", [SMALL_MILE, MILE()])
 def test_mile_ends_under_any_budget(method):
     """Phases II and III end after one record, from which no length can be told."""
     posterior = fit(SIMPLE, method, (X, Y), budget=1e-3, progress=False)

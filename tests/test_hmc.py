@@ -28,7 +28,10 @@ COARSE = {"num_burn_in": 50, "num_draws": 12_000}  # static: tests that agree on
 
 
 @pytest.mark.parametrize("target", DATA)
-@pytest.mark.parametrize(("temperature", "tempering"), CASES)
+@pytest.mark.parametrize(
+    ("temperature", "tempering"),
+    [pytest.param(*case, marks=pytest.mark.long if case == (1.0, "likelihood") else ()) for case in CASES],
+)
 def test_exact_targets(temperature, tempering, target):
     """Through `fit`: draws, and what is predicted."""
     data, method = DATA[target](), HMC(num_draws=8000, num_burn_in=100)

@@ -14,7 +14,9 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "exact" else pytest.mark.long) for name in METHODS]
+)
 def test_ignorance_shrinks_with_data_and_grows_away_from_them(name):
     network, method, truth = METHODS[name]
     model = Model(network, Gaussian(0.2), dist.Normal(0.0, 1.0))
@@ -33,6 +35,7 @@ def test_ignorance_shrinks_with_data_and_grows_away_from_them(name):
     assert far_many > 3 * near_many
 
 
+@pytest.mark.long
 def test_noise_that_was_put_in_is_found_again():
     rng = np.random.default_rng(0)
     x = rng.uniform(-2, 2, (4000, 1))

@@ -248,6 +248,7 @@ def test_the_evidence_of_some_weights_takes_the_others_for_constants():
     assert head["log_evidence"] == pytest.approx(alone["log_evidence"], abs=1e-6)
 
 
+@pytest.mark.long
 def test_targets_of_a_row_are_correlated_as_they_share_weights():
     """The closed form is the multivariate normal of a row, and samples of it are draws of the function."""
     x, y = X, np.stack([Y, Y**2], 1)

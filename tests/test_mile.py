@@ -134,6 +134,7 @@ class DensityAlone(MILE):
         return Kernel(whole.init, step)
 
 
+@pytest.mark.long
 def test_wrong_acceptance_fails():
     cases, references = cases_of("posterior")
     results = targets.run_cases(DensityAlone(step_size=0.25, length=0.5, adjusted=True), cases[:2], **COUNTS)
@@ -142,6 +143,7 @@ def test_wrong_acceptance_fails():
             targets.check_draws(draws, expected)
 
 
+@pytest.mark.long
 def test_unadjusted_error_falls_with_the_step_size():
     """At h, h/2, h/4 the error of the variance falls at second order, and extrapolates to the truth."""
     settings = [(0.25, targets.linear_gaussian()), (1.0, targets.banana())]

@@ -15,7 +15,7 @@ from posterity.networks import from_function
 from posterity.types import Batch
 
 CASES = [(t, tempering, target) for t, tempering in targets.TEMPERED for target in targets.DATA]
-QUICK = [  # of one tempering: one program; steps so long that without rejections both would be wrong
+GIVEN = [  # of one tempering: one program; steps so long that without rejections both would be wrong
     (4.0, "likelihood", "banana", 1.0),
     (0.25, "likelihood", "linear-Gaussian", 0.4),
 ]
@@ -29,7 +29,8 @@ def check_fit(method, temperature, tempering, target):
     return posterior.trace
 
 
-@pytest.mark.parametrize(("temperature", "tempering", "target", "step_size"), QUICK)
+@pytest.mark.long
+@pytest.mark.parametrize(("temperature", "tempering", "target", "step_size"), GIVEN)
 def test_adjusted_is_exact_with_given_settings(temperature, tempering, target, step_size):
     settings = {"step_size": step_size, "length": 2 * step_size, "num_burn_in": 100, "thin": 3}
     method = MILE(num_draws=4000, **settings, adjusted=True, start=None)

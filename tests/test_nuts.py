@@ -41,11 +41,10 @@ def test_exact_targets(runs):
         targets.check_draws(draws, targets.reference(data, temperature, tempering))
 
 
-QUICK = [(0.25, "likelihood", "linear-Gaussian")]
-REST = [(t, tempering, target) for t, tempering in targets.TEMPERED for target in targets.DATA]
-FITTED = [*QUICK, *(pytest.param(*case, marks=pytest.mark.long) for case in REST if case not in QUICK)]
+FITTED = [(t, tempering, target) for t, tempering in targets.TEMPERED for target in targets.DATA]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("temperature", "tempering", "target"), FITTED)
 def test_exact_targets_through_fit(temperature, tempering, target):
     """Draws, and what is predicted."""

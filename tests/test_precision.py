@@ -74,6 +74,7 @@ def test_exact_target_in_double_precision(double, name):
     targets.check_draws(draws, targets.reference(targets.linear_gaussian(), *CASE))
 
 
+@pytest.mark.long
 def test_unadjusted_samplers_in_double_precision(double):
     """Each against its own law; MILE's is the truth, up to an error of a thousandth."""
     counts = {"num_burn_in": 100, "num_draws": 1000, "thin": 4}

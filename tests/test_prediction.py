@@ -232,6 +232,7 @@ def test_count_quantiles_are_the_smallest_count_that_reaches_the_level(made, wid
     assert prediction.kind == "counts"
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("concentrations", "exact"),
     [

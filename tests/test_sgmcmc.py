@@ -125,9 +125,8 @@ def test_the_closed_form_is_the_recursions(momentum):
     np.testing.assert_allclose(solved[:2, :2], law((1.0, "posterior"), rate, momentum)[1], rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    "case", [COLD, *(pytest.param(case, marks=pytest.mark.long) for case in (HOT, HOT_LIKELIHOOD))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("case", [COLD, HOT, HOT_LIKELIHOOD])
 @pytest.mark.parametrize("name", METHODS)
 def test_error_is_of_first_order_and_extrapolates(name, case):
     """The error of the sampler's variance halves with the rate, and three rates extrapolate to the truth."""
@@ -187,6 +186,7 @@ class Redrawn(SGHMC):
         return Kernel(whole.init, step)
 
 
+@pytest.mark.long
 def test_wrong_noise_fails():
     """Off by 3 %; and scaled by the temperature, which the gradient has already."""
     for factor, cases, fails in (
@@ -206,6 +206,7 @@ def test_wrong_noise_fails():
                 check_law(draws, *law(case, rate))
 
 
+@pytest.mark.long
 def test_redrawn_momentum_fails():
     for case in targets.TEMPERED[:3]:
         rate = rate_at(SHARE, case, 0.9)
