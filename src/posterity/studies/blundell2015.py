@@ -102,7 +102,7 @@ def settings(size: Size) -> dict[str, Any]:
     }
     game = {
         "agents": list(bandit.AGENTS),
-        "runs": 40,
+        "runs": {"thompson": 20, "greedy": 80, "epsilon": 5},  # most where runs differ most
         "interactions": 10_000,
         "updates": 8,
         "batch_size": 64,
@@ -119,14 +119,19 @@ def settings(size: Size) -> dict[str, Any]:
     if size == "quick":
         mnist |= {"rows": 10_000, "epochs": dict.fromkeys(NAMES, 5), "draws": 20, "priors": _only_last(mnist["priors"])}
         curve |= {"rows": 300, "num_steps": 4_000, "draws": 200}
-        game |= {"runs": 5, "interactions": 1_000, "updates": 4, "agents": ["thompson", "greedy"]}
+        game |= {"interactions": 1_000, "updates": 4, **_two_agents(5)}
     if size == "tiny":
         mnist |= {"rows": 500, "test_rows": 500, "hidden": [20], "epochs": dict.fromkeys(NAMES, 10), "draws": 5}
         mnist |= {"methods": ["sgd", "mixture"], "batch_size": 50, "priors": _only_last(mnist["priors"])}
         curve |= {"rows": 100, "hidden": [20], "num_steps": 500, "draws": 50}
-        game |= {"interactions": 100, "updates": 2, "runs": 2, "hidden": [20], "agents": ["thompson", "greedy"]}
+        game |= {"interactions": 100, "updates": 2, "hidden": [20], **_two_agents(2)}
     dropout = {"learning_rates": [0.1, 0.03, 0.01] if size == "full" else [0.03]}
     return {"mnist": mnist, "dropout": dropout, "curve": curve, "bandit": game}
+
+
+def _two_agents(num_runs: int) -> dict[str, Any]:
+    agents = ["thompson", "greedy"]
+    return {"agents": agents, "runs": dict.fromkeys(agents, num_runs)}
 
 
 def run(record: Record) -> Iterator[Row]:
