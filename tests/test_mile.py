@@ -211,6 +211,7 @@ def test_unadjusted_error_is_of_second_order():
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:DeepEnsemble. all chains began at the same weights")  # as this target has them
 def test_tuning_of_the_adjusted_variant():
     """Through `fit`, from an ensemble: what the phases find, and that the draws are right."""
     start = DeepEnsemble(num_members=4, num_steps=200, learning_rate=0.03)
