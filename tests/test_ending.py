@@ -46,28 +46,25 @@ def equal(one, other):
 # --------------------------------------------------------------------------------------------------- cut and resumed
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("method", "steps"),
     [
         pytest.param(HMC(num_draws=10, num_burn_in=20, max_leapfrog=50), 8, id="hmc adapting"),
-        pytest.param(SMALL_MILE, 85, id="mile in phase II", marks=pytest.mark.long),
-        pytest.param(SMALL_MILE, 89, id="mile before it looks at phase II", marks=pytest.mark.long),
-        pytest.param(SMALL_MILE, 90, id="mile in phase III", marks=pytest.mark.long),
-        pytest.param(SMALL_MILE, 110, id="mile in its draws", marks=pytest.mark.long),
+        pytest.param(SMALL_MILE, 85, id="mile in phase II"),
+        pytest.param(SMALL_MILE, 89, id="mile before it looks at phase II"),
+        pytest.param(SMALL_MILE, 90, id="mile in phase III"),
+        pytest.param(SMALL_MILE, 110, id="mile in its draws"),
         pytest.param(
             SGHMC(num_draws=10, num_burn_in=40, thin=2, batch_size=8, preconditioner="rmsprop"),
             20,
             id="sghmc",
-            marks=pytest.mark.long,
         ),
-        pytest.param(
-            NUTS(num_draws=10, num_burn_in=100, max_depth=3), 40, id="nuts in its windows", marks=pytest.mark.long
-        ),
+        pytest.param(NUTS(num_draws=10, num_burn_in=100, max_depth=3), 40, id="nuts in its windows"),
         pytest.param(
             Cyclical(base="sghmc", num_cycles=3, cycle_length=20, draws_per_cycle=3, thin=2),
             *(25,),
             id="cyclical",
-            marks=pytest.mark.long,
         ),
     ],
 )

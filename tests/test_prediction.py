@@ -213,10 +213,11 @@ def test_quantiles_of_rare_counts_are_counts():
     ("made", "width", "exact"),
     [
         (Poisson(), 1, lambda f, k: stats.poisson.cdf(k, np.exp(f[:, 0]))),
-        (
+        pytest.param(
             NegativeBinomial(),
             2,
             lambda f, k: stats.nbinom.cdf(k, np.exp(f[:, 1]), 1 / (1 + np.exp(f[:, 0] - f[:, 1]))),
+            marks=pytest.mark.long,
         ),
     ],
     ids=["poisson", "negative binomial"],

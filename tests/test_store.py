@@ -371,6 +371,7 @@ def check_signed_edits(folder, scratch, count):
     assert 0.1 * count < refused < count
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore:overflow encountered")  # of 1e300 in float32, which an edit may say
 def test_signed_edits_of_a_manifest_load_or_are_refused_in_words(saved, unfinished, tmp_path):
     check_signed_edits(saved[1], tmp_path / "copy", 40)
