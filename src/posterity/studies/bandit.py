@@ -13,6 +13,7 @@ All interactions of all runs are one program: a loop over runs, which the device
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -96,7 +97,7 @@ def run(record: Record) -> list[Row]:
     ]
     thompson, greedy = (np.array(found[name]["regret"]) for name in ("thompson", "greedy"))
     more = float(thompson.mean() - greedy.mean())
-    error = float(np.hypot(*(mean_and_error(one)[1] or 0.0 for one in (thompson, greedy))))
+    error = math.hypot(*(mean_and_error(one)[1] or 0.0 for one in (thompson, greedy)))
     remark = _told(thompson, greedy, _cost_of_fasting(table, chosen), chosen, abs(more) < 2 * error)
     name = "Bandit, Thompson sampling less greedy: regret"
     return [*rows, Row(name, more, error, target="below 0", holds=more < 0, remark=remark)]
