@@ -43,7 +43,7 @@ from posterity.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 Structure = Literal["full", "diagonal", "kronecker", "last_layer"]
 STRUCTURES = ("full", "diagonal", "kronecker", "last_layer")
 TUNABLE = ("prior", "noise")
-FALL = 0.05  # nats a target that the evidence of a round may be below that of the last: less may be underfit
+FALL = 0.05  # nats a target: a round whose evidence falls by less may still predict better than the last
 LARGEST_MATRIX = 20_000  # weights whose covariance is kept as one matrix: 3.2 GB in float64
 
 
@@ -255,11 +255,11 @@ def _tuned(method: Laplace, model: Model, chains: list[LaplaceState]) -> Model:
             changed = tree.replace(changed, likelihood=tree.replace(model.likelihood, scale=scale))
         return changed
 
-    sizes = _num_scaled(method, model, chains[0])
+    growth = _normaliser_growth(method, model, chains[0])
 
     def loss(log_factors: np.ndarray) -> float:
         evidence = np.mean([_log_evidence(scaled(log_factors), model, chain) for chain in chains])
-        return float(sizes @ log_factors - evidence)
+        return float(growth @ log_factors - evidence)
 
     options = {"xatol": 1e-6, "fatol": 1e-9, "initial_simplex": _simplex(len(method.tune))}
     found = scipy.optimize.minimize(loss, np.zeros(len(method.tune)), method="Nelder-Mead", options=options)
@@ -271,7 +271,7 @@ def _tuned(method: Laplace, model: Model, chains: list[LaplaceState]) -> Model:
     return scaled(found.x)
 
 
-def _num_scaled(method: Laplace, model: Model, chain: LaplaceState) -> np.ndarray:
+def _normaliser_growth(method: Laplace, model: Model, chain: LaplaceState) -> np.ndarray:
     """By how much log normalisers of tempered densities grow with the log of each tuned scale; nothing at T = 1.
 
     p(w)^a integrates to scale^(1 - a) times a constant, for each weight, and a Gaussian's density of each target
