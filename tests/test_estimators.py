@@ -261,3 +261,10 @@ def test_a_name_gets_settings_and_a_budget_ends_it():
     model = BayesianRegressor("map", hidden=4, budget=0.01, random_state=np.random.RandomState(0)).fit(X, Y)
     assert any("budget" in note for note in model.posterior_.receipt.notes)
     assert np.isfinite(model.predict(X)).all()
+
+
+def test_dates_are_no_target():
+    """They would be fitted in ticks, in whatever unit the column has them."""
+    dates = pd.date_range("2020-01-01", periods=20)
+    with pytest.raises(ValueError, match=r"y holds dates .*days since a date"):
+        BayesianRegressor("map").fit(np.arange(20.0)[:, None], dates)

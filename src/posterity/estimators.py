@@ -237,6 +237,10 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):
 
     def _checked_target(self, y: Any) -> pd.Series:
         y = _checked_column(y)
+        if y.dtype.kind in "mM":
+            raise ValueError(
+                f"y holds dates or spans of time (dtype {y.dtype}); give numbers, such as days since a date."
+            )
         if (text := next((value for value in y if isinstance(value, str)), None)) is not None:
             raise ValueError(
                 f"y holds text such as {str(text)!r}, and BayesianRegressor predicts numbers: turn y into numbers, or "
