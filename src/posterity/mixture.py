@@ -144,18 +144,16 @@ def _first_bracket(single: dist.Distribution, num_levels: int) -> tuple[Array, A
 def _widened(reached: Callable[[Array], Array], levels: Array, low: Array, high: Array) -> tuple[Array, Array]:
     """The bracket, each end moved out by its width, again and again, until it holds the quantile."""
 
-    def outside(low: Array, high: Array) -> tuple[Array, Array]:
+    # One place asks `reached`, which for counts takes most of the time to compile.
+    def widen(state: tuple[Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array]:
+        count, low, high, _ = state
         at_low, at_high = jnp.split(reached(jnp.concatenate([low, high], -1)), 2, -1)
-        return at_low >= levels, at_high < levels
-
-    def widen(state: tuple[Array, Array, Array, Array, Array]) -> tuple[Array, Array, Array, Array, Array]:
-        count, low, high, too_high, too_low = state
-        width = high - low
+        too_high, too_low, width = at_low >= levels, at_high < levels, high - low
         low, high = jnp.where(too_high, low - width, low), jnp.where(too_low, high + width, high)
-        return count + 1, low, high, *outside(low, high)
+        return count + 1, low, high, jnp.any(too_high | too_low)
 
-    state = (jnp.zeros((), int), low, high, *outside(low, high))
-    _, low, high, *_ = jax.lax.while_loop(lambda s: (s[0] < MAX_DOUBLINGS) & jnp.any(s[3] | s[4]), widen, state)
+    state = (jnp.zeros((), int), low, high, jnp.ones((), bool))
+    _, low, high, _ = jax.lax.while_loop(lambda state: (state[0] <= MAX_DOUBLINGS) & state[3], widen, state)
     return low, high
 
 

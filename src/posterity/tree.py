@@ -10,6 +10,7 @@ from typing import Any, TypeVar, dataclass_transform
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from posterity.types import Array, Key, Params
 
@@ -120,11 +121,12 @@ def size(tree: Params) -> int:
 
 
 def normal_like(key: Key, tree: Params) -> Params:
-    """Independent standard normals of the shapes of a tree."""
-    leaves, structure = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    draws = [jax.random.normal(k, leaf.shape, leaf.dtype) for k, leaf in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(structure, draws)
+    """Independent standard normals of the shapes of a tree.
+
+    All in one draw: drawn leaf by leaf, random numbers took half the time that compiling a sampler takes.
+    """
+    flat, unravel = ravel_pytree(tree)
+    return unravel(jax.random.normal(key, flat.shape, flat.dtype))
 
 
 def merge(free: Params, fixed: Params) -> Params:

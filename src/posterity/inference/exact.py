@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
@@ -21,6 +22,7 @@ import scipy.linalg
 
 from posterity import tree
 from posterity.data.dataset import Dataset
+from posterity.devices import jit_once
 from posterity.inference.method import Method, Result
 from posterity.likelihoods import Gaussian
 from posterity.linearized import Full, Linearized, gather, row_jacobian
@@ -67,7 +69,7 @@ class Exact(Method):
                 found = type(model.full_prior.find(name)).__name__
                 raise ValueError(f"Exact needs a Normal (or Flat) prior; that of {name!r} is {found}. {remedy}")
         x = jax.tree.map(lambda leaf: np.asarray(leaf[:16]), data.x)
-        if _deviation_from_affine(model, params, x) > TOLERANCE:
+        if not _deviation_from_affine(model, params, x) <= TOLERANCE:
             raise ValueError(
                 "Exact needs a network that is affine in its free weights, such as linear(); this one is not. Hold the "
                 f"weights of its inner layers with the prior Fixed(). {remedy}"
@@ -147,19 +149,20 @@ def _solve(model: Model, chain: ExactState) -> tuple[Params, Full, float]:
 
 
 def _prior_moments(model: Model, params: Params, names: tuple[str, ...]) -> tuple[np.ndarray, np.ndarray]:
-    @jax.jit
-    def moments(prior: Any) -> tuple[Array, ...]:
-        return tuple(gather(part, names) for part in prior.moments(params, model.network.fan_in_axis))
-
     with jax.enable_x64(True):
-        mean, std = moments(model.full_prior)
+        mean, std = _moments(model, params, names)
     return np.asarray(mean), np.asarray(std)
 
 
-def _deviation_from_affine(model: Model, params: Params, x: Any) -> float:
+@partial(jit_once, static_argnames="names")
+def _moments(model: Model, params: Params, names: tuple[str, ...]) -> tuple[Array, ...]:
+    return tuple(gather(part, names) for part in model.full_prior.moments(params, model.network.fan_in_axis))
+
+
+@jit_once
+def _deviation_from_affine(model: Model, params: Params, x: Any) -> Array:
     """Largest |f(a u + (1 - a) v) - a f(u) - (1 - a) f(v)| over a few random u, v, relative to the outputs' size."""
 
-    @jax.jit
     def deviation(key: Key) -> Array:
         key_u, key_v = jax.random.split(key)
         u, v = tree.normal_like(key_u, params), tree.normal_like(key_v, params)
@@ -168,4 +171,4 @@ def _deviation_from_affine(model: Model, params: Params, x: Any) -> float:
         size = jnp.max(jnp.abs(at_u)) + jnp.max(jnp.abs(at_v)) + jnp.finfo(at_u.dtype).tiny
         return jnp.max(jnp.abs(at_between + 0.7 * at_u - 1.7 * at_v)) / size
 
-    return max(float(deviation(jax.random.key(i))) for i in range(4))
+    return jnp.max(jax.lax.map(deviation, jax.random.split(jax.random.key(0), 4)))

@@ -67,16 +67,17 @@ def first_step_size(energy_drop: Callable[[Array], Array], largest: Array) -> Ar
     the typical set a step much too long can land at a lower energy.
     """
 
-    def too_long(carry: tuple[Array, Array]) -> Array:
-        step_size, halvings = carry
-        small = jnp.abs(energy_drop(step_size)) <= SMALL_ERROR  # False for NaN
-        return ~small & (halvings < MAX_HALVINGS)
+    # A trial stands in the body alone: a mapped loop compiles its condition three times.
+    def try_half(carry: tuple[Array, Array, Array]) -> tuple[Array, Array, Array]:
+        step_size, trials, _ = carry
+        small = jnp.abs(energy_drop(step_size / 2)) <= SMALL_ERROR  # False for NaN
+        return step_size / 2, trials + 1, small
 
-    def halve(carry: tuple[Array, Array]) -> tuple[Array, Array]:
-        step_size, halvings = carry
-        return step_size / 2, halvings + 1
+    def too_long(carry: tuple[Array, Array, Array]) -> Array:
+        _, trials, small = carry
+        return ~small & (trials <= MAX_HALVINGS)
 
-    return jax.lax.while_loop(too_long, halve, (largest, jnp.zeros((), int)))[0]
+    return jax.lax.while_loop(too_long, try_half, (2 * largest, jnp.zeros((), int), jnp.zeros((), bool)))[0]
 
 
 def stuck_chains(trace: dict[str, np.ndarray]) -> np.ndarray:
