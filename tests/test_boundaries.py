@@ -26,9 +26,11 @@ from posterity import (
     audit,
     fit,
     from_nnx,
+    load,
     plots,
     prior,
     prior_predictive,
+    resume,
     tree,
 )
 from posterity.data.dataset import calibration_inputs, check_inputs, dataset
@@ -208,6 +210,10 @@ def test_settings_of_another_kind_are_named(line):
         MAP(learning_rate="1e-3")
     with pytest.raises(ValueError, match="budget='1m' must be a number of seconds"):
         fit(model, MAP(), line, budget="1m")
+    with pytest.raises(ValueError, match="budget='1m' must be a number of seconds"):
+        resume("nowhere", budget="1m")
+    with pytest.raises(ValueError, match=r"memory='1 GB'\) must be a number of bytes, 0 or more"):
+        load("nowhere", memory="1 GB")
     with pytest.raises(TypeError, match=r"method is 'tuple'; .* fit\(model, method, \(x, y\)\)"):
         fit(model, line, MAP())
 

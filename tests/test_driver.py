@@ -83,6 +83,7 @@ def test_weights_of_rows_count_as_repeats(line):
     )
 
 
+@pytest.mark.long
 def test_an_ensemble_equals_its_members_fitted_one_by_one(wave):
     model = Model(mlp((8,)), Gaussian(0.1), dist.Normal(0.0, 1.0))
     settings = {"num_steps": 200, "batch_size": 16}
@@ -241,6 +242,7 @@ def test_members_of_an_ensemble_that_would_be_copies_are_told(line):
     assert not fit(model, DeepEnsemble(2, num_steps=2), line).receipt.notes
 
 
+@pytest.mark.long
 def test_weights_of_all_stored_draws_or_of_one_that_is_fresh(line):
     model = Model(mlp((2,), dropout=0.1), Gaussian(0.3))
     ensemble = fit(model, DeepEnsemble(num_members=3, num_steps=2), line)

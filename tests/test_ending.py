@@ -101,6 +101,7 @@ def test_a_run_that_ended_early_is_readable_and_goes_on(how, tmp_path):
 TWO_STAGES = HMC(num_draws=5, num_burn_in=5, step_size=0.02, trajectory_length=0.2, start=MAP(num_steps=2_000))
 
 
+@pytest.mark.long
 def test_ctrl_c_in_a_first_stage_ends_the_run_which_goes_on_there(tmp_path):
     """What begins from a stage that was cut off would begin elsewhere, and whoever pressed the keys wants an end."""
     whole = fit(SIMPLE, TWO_STAGES, (X, Y), chains=2, progress=False)
@@ -137,6 +138,7 @@ def test_mile_ends_under_any_budget(method):
     assert np.isfinite(posterior.predict(X).mean).all()
 
 
+@pytest.mark.long
 def test_draws_that_tune_are_never_the_posterior(tmp_path):
     """Phases II and III of MILE keep draws to choose a length by: no posterior after Ctrl-C, and none after a kill."""
     for steps in (82, 92):

@@ -151,8 +151,9 @@ def test_a_token_beyond_the_vocabulary_is_not_hidden():
 
 
 def test_wrong_settings_are_named():
+    network = unet(1, levels=3)
     with pytest.raises(ValueError, match="multiples of 8"):
-        unet(1, levels=3).apply(unet(1, levels=3).init(jax.random.key(0), PHOTOS), PHOTOS[:, :4])
+        jax.eval_shape(lambda x: network.apply(network.init(jax.random.key(0), x), x[:, :4]), PHOTOS)
     with pytest.raises(ValueError, match="12 x 12 and larger"):
         lenet(3).init(jax.random.key(0), PHOTOS)
     with pytest.raises(ValueError, match="at least 8"):
@@ -177,9 +178,11 @@ def test_dropped_channels_are_unbiased_and_the_same_everywhere():
 @pytest.mark.parametrize(
     ("network", "x", "behind"),
     [
-        (lenet(3, dropout=0.3), DIGITS, {"dense_0": 0.3, "dense_1": 0.3, "dense_2": 0.3}),
+        pytest.param(
+            lenet(3, dropout=0.3), DIGITS, {"dense_0": 0.3, "dense_1": 0.3, "dense_2": 0.3}, marks=pytest.mark.long
+        ),
         (lenet(3, dropout=0.3, dropout_before="last"), DIGITS, {"dense_2": 0.3}),
-        (unet(2, width=2, dropout=0.3), PHOTOS, {"head": 0.3, "up_1/conv_0": 0.2}),
+        pytest.param(unet(2, width=2, dropout=0.3), PHOTOS, {"head": 0.3, "up_1/conv_0": 0.2}, marks=pytest.mark.long),
         (cnn_lstm(2, vocabulary=30, units=5, dropout=0.3), TEXTS, {"lstm/input": 0.3, "head": 0.3}),
     ],
 )

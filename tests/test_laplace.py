@@ -83,7 +83,7 @@ def _covariance(mean, spread):
 # ---- the exact posterior of a linear-Gaussian model
 
 
-@pytest.mark.parametrize("tempering", ["posterior", "likelihood"])
+@pytest.mark.parametrize("tempering", ["posterior", pytest.param("likelihood", marks=pytest.mark.long)])
 def test_full_is_exact_where_the_model_is_linear_gaussian(tempering):
     for temperature in (1.0, 0.5, 2.0):
         model = Model(linear(), Gaussian(0.3), dist.Normal(0.2, 2.0), temperature, tempering)

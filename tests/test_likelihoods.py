@@ -163,6 +163,8 @@ def test_bad_settings_name_the_remedy():
         Gaussian(0.0)
     with pytest.raises(ValueError, match="df above 2"):
         StudentT(df=2.0)
+    with pytest.raises(ValueError, match=r"StudentT\(df='4'\) must be a number above 0"):
+        StudentT(df="4")
     with pytest.raises(ValueError, match="LAST axis"):
         likelihood(lambda o: dist.Normal(o, 1.0))
     with pytest.raises(ValueError, match="is num_outputs=1 right"):

@@ -108,7 +108,7 @@ def test_turn_in_float32(delta, angle):
 # ---------------------------------------------------------------------------------------------------- exact targets
 
 
-@pytest.mark.parametrize("tempering", ["posterior", "likelihood"])
+@pytest.mark.parametrize("tempering", [pytest.param("posterior", marks=pytest.mark.long), "likelihood"])
 def test_adjusted_is_exact(tempering):
     cases, references = cases_of(tempering)
     results = targets.run_cases(MILE(adjusted=True, step_size=0.25, length=0.5), cases, **COUNTS)

@@ -161,9 +161,8 @@ def luminance(colour):
     return linear @ [0.2126, 0.7152, 0.0722]
 
 
-@pytest.mark.parametrize(
-    "name", ["one input", *(pytest.param(name, marks=pytest.mark.long) for name in ("several inputs", "classes"))]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["one input", "several inputs", "classes"])
 def test_smoke_the_report_in_a_browser(name, reports, browser):
     page = reports[name].read_text("utf-8")
     for width in (1280, 390):

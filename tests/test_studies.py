@@ -127,6 +127,7 @@ def test_subjects_with_the_same_quantities_share_a_wide_table():
     assert tables(rows[:4]).count("ours") == 1  # two subjects are no table of their own
 
 
+@pytest.mark.long
 def test_parts_from_several_processes_are_kept(tmp_path):
     record = Record("gal2016", "quick", tmp_path, SETTINGS)
     found = record.each({"four": (2.0,), "nine": (3.0,)}, squared)

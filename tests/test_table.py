@@ -228,6 +228,7 @@ DAYS = pd.date_range("2020-01-20", periods=12, freq="D")
         (DAYS.strftime("%d/%m/%Y"), DAYS),
         (DAYS.strftime("%d.%m.%Y 00:00"), DAYS),
         (DAYS.strftime("%m/%d/%y"), DAYS),
+        ([f"{day:%Y-%m-%d}" + ("", "T00:00:00", "T00:00:00.000")[i % 3] for i, day in enumerate(DAYS)], DAYS),
         ([f"{day:%Y-%m-%d}T0{i % 3}:00:00+0{i % 3}:00" for i, day in enumerate(DAYS)], DAYS),
     ],
 )

@@ -41,6 +41,12 @@ def check_positive(owner: str, **values: Any) -> None:
             raise ValueError(f"{owner}({name}={value!r}) must be a number above 0.")
 
 
+def check_budget(budget: Any) -> None:
+    """Refuse what is neither None nor a number of seconds above 0."""
+    if budget is not None and not (is_number(budget) and budget > 0):
+        raise ValueError(f"budget={budget!r} must be a number of seconds above 0.")
+
+
 def check_rate(name: str, rate: float) -> float:
     """Refuse a rate of dropout that is none."""
     if not 0 <= rate < 1:

@@ -91,7 +91,7 @@ def to_dates(column: pd.Series, order: Order | None = None) -> pd.Series:
         different = pd.unique(values.dropna())  # each is looked at once
         first = order or date_order(different)[0]
         written = values.map({value: _year_first(value, first) for value in different})
-    dates = pd.Series(pd.to_datetime(written, utc=True, errors="coerce"))
+    dates = _read_dates(written)
     unread = (dates.isna() & column.notna()).to_numpy()
     if unread.any():
         how = ", all written alike" + (f", {order} first as in training" if order else "")
@@ -137,6 +137,12 @@ def _are_dates(values: Any) -> bool:
         to_dates(pd.Series(values))
         return True
     return False
+
+
+def _read_dates(written: pd.Series) -> pd.Series:
+    """In UTC, NaT where unread: in the format of the first date, or in any of ISO 8601, with seconds or without."""
+    alike, iso = (pd.to_datetime(written, utc=True, errors="coerce", format=name) for name in (None, "ISO8601"))
+    return pd.Series(alike).fillna(pd.Series(iso))
 
 
 def _year_first(value: Any, order: Order | None) -> Any:

@@ -175,7 +175,7 @@ class StudentT(Likelihood):
     num_outputs: int = 1
 
     def __post_init__(self) -> None:
-        check_positive("StudentT", scale=self.scale)
+        check_positive("StudentT", df=self.df, scale=self.scale)
         check_whole("StudentT", num_outputs=self.num_outputs)
         if not self.df > 2:
             raise ValueError(f"StudentT(df={self.df}) has no finite variance to split up; give df above 2, e.g. 4.")

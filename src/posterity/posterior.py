@@ -233,7 +233,7 @@ def _family_parts(family: Any, arrays: dict[str, np.ndarray], writer: Writer) ->
     }
 
 
-def family_from(stored: Any, arrays: dict[str, np.ndarray], reader: Reader, memory: int) -> Family:
+def family_from(stored: Any, arrays: dict[str, np.ndarray], reader: Reader, memory: float) -> Family:
     """The family again; draws of more than `memory` bytes stay where they are."""
     if "shards" not in stored:
         return jax.tree.map(jnp.asarray, decode(stored, arrays))
@@ -242,7 +242,7 @@ def family_from(stored: Any, arrays: dict[str, np.ndarray], reader: Reader, memo
     return settle(StoredSamples.of(draws, fixed), memory)
 
 
-def posterior_from(reader: Reader, model: Model | None, memory: int = HELD_BYTES) -> Posterior:
+def posterior_from(reader: Reader, model: Model | None, memory: float = HELD_BYTES) -> Posterior:
     """The posterior of a store; a network of the user's own comes with `model` and must give the stored outputs."""
     body, arrays = reader.body["posterior"], reader.arrays("posterior")
     passed = model is not None

@@ -268,7 +268,7 @@ def join(parts: Sequence[Params]) -> Params:
     return jax.tree.map(joined, *parts)
 
 
-def settle(family: Any, memory: int = HELD_BYTES) -> Family:
+def settle(family: Any, memory: float = HELD_BYTES) -> Family:
     """A family ready for use: on the device, or left on disk where its draws are there and take more than `memory`."""
     draws, fixed = getattr(family, "draws", None), getattr(family, "fixed", None)
     if any(isinstance(leaf, StoredArray) for leaf in jax.tree.leaves(draws)):

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from posterity import tree
+from posterity.checks import check_budget, is_number
 from posterity.data.dataset import Dataset, check_inputs, check_like, dataset
 from posterity.devices import device_mesh, precision
 from posterity.encoding import StoreError, decode, encode, find_missing, fingerprint
@@ -29,6 +30,8 @@ def load(path: str | Path, model: Model | None = None, *, memory: int = HELD_BYT
     again in `model`, and checked against stored outputs. Draws that take at most `memory` bytes, by default 64 MB, are
     read now; more of them stay on disk, and predictions read them in pieces. `memory=0` leaves all of them there.
     """
+    if not (is_number(memory) and memory >= 0):
+        raise ValueError(f"load(memory={memory!r}) must be a number of bytes, 0 or more; 500e6 are 500 MB.")
     reader = Reader(path)
     if "posterior" in reader.body:
         with reader.damage_in_words():
@@ -57,6 +60,7 @@ def resume(
     the last one. A run that was over is only loaded.
     `model` and `method` are needed only where they hold functions of your own; `data` only to be checked.
     """
+    check_budget(budget)
     reader = Reader(path)
     if "posterior" in reader.body and not _ended_early(reader):
         posterior = load(path, model)

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity import tree
-from posterity.checks import is_number, is_whole
+from posterity.checks import check_budget, is_whole
 from posterity.data.dataset import Dataset
 from posterity.devices import jit_once
 from posterity.inference.method import Method
@@ -190,7 +190,6 @@ def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any
                 f"chains={chains} of an ensemble of num_members={members}: a member is a chain, so give one."
             )
         stage = stage.start
-    if budget is not None and not (is_number(budget) and budget > 0):
-        raise ValueError(f"budget={budget!r} must be a number of seconds above 0.")
+    check_budget(budget)
     if not (is_whole(seed) and seed >= 0):
         raise ValueError(f"seed={seed!r} must be a whole number, at least 0.")
