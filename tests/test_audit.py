@@ -64,6 +64,7 @@ def test_a_posterior_is_at_no_distance_from_itself(reference, classes, line):
         assert "about right" in str(found)
 
 
+@pytest.mark.long
 def test_wasserstein_of_a_shift_is_the_shift_in_standard_deviations():
     found = Referee(prior_of()).at_rows(prior_of(shift=3.0))["wasserstein"]
     np.testing.assert_allclose(found, 3.0 / prior_of().std, rtol=1e-4)

@@ -84,7 +84,7 @@ def posterior():
 @pytest.mark.parametrize(
     ("temperature", "tempering"),
     [
-        (1.0, "posterior"),
+        pytest.param(1.0, "posterior", marks=pytest.mark.long),
         (3.0, "likelihood"),
         *(pytest.param(*case, marks=pytest.mark.long) for case in ((0.5, "posterior"), (3.0, "posterior"))),
         pytest.param(0.5, "likelihood", marks=pytest.mark.long),

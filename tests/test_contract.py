@@ -63,7 +63,7 @@ def test_every_method_is_in_the_table():
 
 
 QUICK = ("categorical",)  # for methods that optimise; other pairs are in the long tier
-EVERY = ("map",)  # with every likelihood
+MORE = {"map": ("learned noise", "heteroscedastic", "noisy categorical", "poisson", "one's own")}
 ONE = {  # samplers take long to compile: one likelihood each
     "swag": "categorical",
     "hmc": "categorical",
@@ -77,7 +77,7 @@ PAIRS = [(m, d) for m in SETTINGS for d in LIKELIHOODS if m != "exact" or d in (
 
 
 def tier(method, data):
-    quick = method == "exact" or method in EVERY or data in ((ONE[method],) if method in ONE else QUICK)
+    quick = method == "exact" or data in ((ONE[method],) if method in ONE else (*QUICK, *MORE.get(method, ())))
     return pytest.param(method, data, id=f"{method}-{data}", marks=() if quick else pytest.mark.long)
 
 

@@ -204,6 +204,7 @@ def test_a_start_may_be_a_method_a_posterior_or_weights(line):
         fit(model, MAP(start={"layer_0": {"weight": jnp.zeros((3, 1)), "bias": jnp.zeros(1)}}), line)
 
 
+@pytest.mark.long
 def test_a_posterior_to_start_from_must_be_of_the_network(line):
     """Its weights would fit, only to another network; a likelihood's own weights begin as they always do."""
     small = fit(Model(mlp((3,)), Gaussian(0.3)), MAP(num_steps=3), line)
@@ -363,6 +364,7 @@ def test_the_receipt_names_a_temperature_where_it_moves_the_answer(line):
     assert stated(MLE(num_steps=5), "likelihood") == "not applicable"
 
 
+@pytest.mark.long
 def test_a_run_that_begins_where_another_ended_does_not_repeat_its_random_numbers(line):
     """Chains with common noise run into each other: draws of the second would be those of the first once more."""
     model, sampler = Model(linear(), Gaussian(0.3)), HMC(num_draws=60, num_burn_in=20, step_size=0.02)

@@ -114,6 +114,7 @@ def test_ctrl_c_in_a_first_stage_ends_the_run_which_goes_on_there(tmp_path):
         fit(SIMPLE, TWO_STAGES, (X, Y), chains=2, progress=False)
 
 
+@pytest.mark.long
 def test_a_first_stage_cut_by_the_budget_is_told_of():
     posterior = fit(SIMPLE, TWO_STAGES, (X, Y), chains=2, budget=1e-3, progress=False)
     assert posterior.receipt.notes[0].startswith("MAP: phase 1 ended by the budget after ")

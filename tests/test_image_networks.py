@@ -132,6 +132,7 @@ def test_images_may_lack_the_axis_of_channels():
         LENET.apply(params, DIGITS.reshape(12, -1))
 
 
+@pytest.mark.long
 def test_unknown_tokens_are_refused_in_words():
     model = Model(cnn_lstm(vocabulary=30, embedding=3, filters=4, units=5), Categorical(2), Normal(0.0, 1.0))
     labels = np.arange(len(TEXTS)) % 2

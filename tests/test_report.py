@@ -196,7 +196,9 @@ def test_what_overflows_is_noticed(browser, tmp_path):
     assert browser.visit(path, "document.documentElement.scrollWidth", width=390).found > 390
 
 
-@pytest.mark.parametrize("name", KINDS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=() if name == "several inputs" else pytest.mark.long) for name in KINDS]
+)
 def test_the_page_is_whole_and_can_be_read_aloud(name, reports, comparisons):
     page = reports[name].read_text("utf-8")
     reader = Reader(page)

@@ -156,10 +156,11 @@ def test_the_data_may_be_passed_as_they_were_to_fit(share, tmp_path):
         assert resume(run, data=(X, Y)).receipt.num_data == 30
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "start",
     [
-        pytest.param(SGLD(num_draws=20, num_burn_in=20), marks=pytest.mark.long),
+        SGLD(num_draws=20, num_burn_in=20),
         Laplace(tune="noise", start=MAP(num_steps=50)),
     ],
 )

@@ -99,6 +99,7 @@ def test_draws_are_read_once_for_all_blocks_of_rows(pair, monkeypatch):
     assert sum(read) < 1.2 * CHAINS * DRAWS
 
 
+@pytest.mark.long
 def test_everything_else_of_a_posterior_works_from_disk(pair, tmp_path):
     posterior, on_disk, _ = pair
     assert same(on_disk.weights(5), posterior.weights(5))

@@ -350,11 +350,12 @@ def link_needs(name, root, target):
             (target / path).with_name(file.name).symlink_to(file.absolute())
 
 
-OTHERS = ["izmailov2021-small", "izmailov2021-imdb", "kendall2017", "lakshminarayanan2017", "ood"]
+TINY = ["gal2016", "izmailov2021-small", "izmailov2021-imdb", "kendall2017", "lakshminarayanan2017", "ood"]
 
 
+@pytest.mark.long
 @needs_data
-@pytest.mark.parametrize("name", ["gal2016", *(pytest.param(name, marks=pytest.mark.long) for name in OTHERS)])
+@pytest.mark.parametrize("name", TINY)
 def test_every_study_runs_tiny_on_what_it_says_that_it_reads(name, tmp_path, monkeypatch):
     link_needs(name, data_root(), tmp_path / "data")
     monkeypatch.setenv("POSTERITY_DATA", str(tmp_path / "data"))
