@@ -106,6 +106,8 @@ def test_first_step_size_passes_over_non_finite_energies():
         return jnp.where(step_size > 0.5, jnp.nan, jnp.where(step_size > 0.2, 50.0, -step_size))
 
     assert adaptation.first_step_size(drop, jnp.asarray(8.0)) == 0.125
+    assert adaptation.first_step_size(drop, jnp.asarray(0.1)) == jnp.asarray(0.1)
+    assert adaptation.first_step_size(lambda step_size: step_size * jnp.nan, jnp.asarray(8.0)) == 8 * 2.0**-60
 
 
 @pytest.mark.parametrize(
