@@ -32,7 +32,7 @@ SECTIONS = [
     "Answering only when sure", "Unfamiliar inputs", "Have the samplers arrived?", "Against HMC", "Receipts",
 ]  # fmt: skip
 
-KINDS = ["one input", "several inputs", pytest.param("classes", marks=pytest.mark.long)]
+KINDS = ["several inputs", *(pytest.param(name, marks=pytest.mark.long) for name in ("one input", "classes"))]
 
 
 def distances(prediction, reference):
@@ -196,9 +196,7 @@ def test_what_overflows_is_noticed(browser, tmp_path):
     assert browser.visit(path, "document.documentElement.scrollWidth", width=390).found > 390
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name == "several inputs" else pytest.mark.long) for name in KINDS]
-)
+@pytest.mark.parametrize("name", KINDS)
 def test_the_page_is_whole_and_can_be_read_aloud(name, reports, comparisons):
     page = reports[name].read_text("utf-8")
     reader = Reader(page)
