@@ -117,9 +117,9 @@ def settings(size: Size) -> dict[str, Any]:
         "seed": 0,
     }
     if size == "quick":
-        mnist |= {"rows": 10_000, "epochs": dict.fromkeys(NAMES, 5), "draws": 20, "priors": _only_last(mnist["priors"])}
-        curve |= {"rows": 300, "num_steps": 4_000, "draws": 200}
-        game |= {"interactions": 1_000, "updates": 4, **_two_agents(5)}
+        mnist |= {"rows": 5_000, "epochs": dict.fromkeys(NAMES, 5), "draws": 20, "priors": _only_last(mnist["priors"])}
+        curve |= {"rows": 300, "num_steps": 3_000, "draws": 200}
+        game |= {"interactions": 600, "updates": 4, **_two_agents(5)}
     if size == "tiny":
         mnist |= {"rows": 500, "test_rows": 500, "hidden": [20], "epochs": dict.fromkeys(NAMES, 10), "draws": 5}
         mnist |= {"methods": ["sgd", "mixture"], "batch_size": 50, "priors": _only_last(mnist["priors"])}

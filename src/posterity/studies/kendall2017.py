@@ -54,7 +54,7 @@ def settings(size: Size) -> dict[str, Any]:
     full |= CONSTANTS
     sizes = {
         "full": full,
-        "quick": full | {"rows": [60, 300], "num_steps": 1000, "draws": 40, "max_leapfrog": 100},
+        "quick": full | {"rows": [60, 300], "num_steps": 700, "draws": 30, "max_leapfrog": 100},
         "tiny": full | {"rows": [20], "num_steps": 100, "draws": 10, "max_leapfrog": 10, "methods": ["fixed dropout"]},
     }
     tables = {task: sizes[size] | {"likelihood": likelihood.__name__} for task, (_, likelihood) in TASKS.items()}
