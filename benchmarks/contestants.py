@@ -76,7 +76,7 @@ def density_and_starts(settings: dict[str, Any]) -> tuple[Any, Any]:
     import jax
     import jax.numpy as jnp
 
-    from posterity.types import Batch
+    from posterity.core.types import Batch
 
     model, (x, y) = hmc_model(settings)
     batch = Batch(jnp.asarray(x), jnp.asarray(y), jnp.ones(len(y)))

@@ -26,20 +26,10 @@ import jax.numpy as jnp
 import numpy as np
 from bars import end, show
 
-from posterity import (
-    MAP,
-    BayesByBackprop,
-    Categorical,
-    DeepEnsemble,
-    Gaussian,
-    Model,
-    Normal,
-    fit,
-    mlp,
-    tree,
-)
-from posterity.families import DropoutMasks
-from posterity.streaming import DEFAULT_MEMORY, OutputStream
+from posterity import MAP, BayesByBackprop, Categorical, DeepEnsemble, Gaussian, Model, Normal, fit, mlp
+from posterity.core import records
+from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
+from posterity.weights.families import DropoutMasks
 
 REPEATS = 5
 
@@ -60,7 +50,7 @@ def step_seconds(model: Model, method: Any, data: Any, num_steps: int) -> float:
 
     def run(count: int) -> float:
         began = time.perf_counter()
-        fit(model, tree.replace(method, num_steps=count), data, progress=False)
+        fit(model, records.replace(method, num_steps=count), data, progress=False)
         return time.perf_counter() - began
 
     run(num_steps // 10)

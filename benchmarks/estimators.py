@@ -32,7 +32,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from posterity.metrics import gaussian_log_prob
-from posterity.studies import uci
+from posterity.studies.published import uci
 
 RESULTS = Path("results/estimators.json")
 NUM_SPLITS = 2

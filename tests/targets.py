@@ -18,11 +18,11 @@ import numpy as np
 import numpyro.distributions as dist
 from scipy.signal import lfilter
 
+from posterity.core.types import Batch
 from posterity.data.batches import clock
-from posterity.likelihoods import Gaussian
-from posterity.model import Model, Tempering
+from posterity.models.likelihoods import Gaussian
+from posterity.models.model import Model, Tempering
 from posterity.networks import from_function
-from posterity.types import Batch
 
 NOISE = 0.5
 WIDTHS = {"a": 0.8, "b": 1.2}

@@ -31,18 +31,19 @@ from posterity import (
     prior,
     prior_predictive,
     resume,
-    tree,
 )
-from posterity.data.dataset import calibration_inputs, check_inputs, dataset
-from posterity.diagnostics import _kept_trace
-from posterity.inference import program, run
-from posterity.inference.start import check_arguments
-from posterity.likelihoods import Bernoulli, Categorical, Gaussian, GaussianLearnedNoise, Poisson
+from posterity.core import records
+from posterity.data.arrays import calibration_inputs, check_inputs, dataset
+from posterity.inference.engine import program, run
+from posterity.inference.engine.start import check_arguments
 from posterity.metrics import quantile_calibration
 from posterity.metrics.numbers import LEVELS
+from posterity.models.counts import Poisson
+from posterity.models.likelihoods import Bernoulli, Categorical, Gaussian, GaussianLearnedNoise
+from posterity.models.units import Rescaled
 from posterity.networks import linear, mlp
-from posterity.rescaled import Rescaled
-from posterity.tabular import table_method, table_prior
+from posterity.posterior.diagnose import _kept_trace
+from posterity.tables.defaults import table_method, table_prior
 
 
 @pytest.fixture
@@ -50,7 +51,7 @@ def never_runs(monkeypatch):
     def refuse(*arguments):
         raise AssertionError("the first stage was trained")
 
-    monkeypatch.setattr("posterity.inference.driver.run_phase", refuse)
+    monkeypatch.setattr("posterity.inference.engine.driver.run_phase", refuse)
 
 
 @pytest.mark.parametrize(
@@ -170,7 +171,7 @@ def test_a_large_shift_of_the_target_costs_the_diagnosis_no_digits(line):
     x, y = line
     method = HMC(10, num_burn_in=0, step_size=0.02, trajectory_length=0.2)
     small = fit(Model(linear(), Rescaled(Gaussian(0.3), 0.0, 2.0)), method, (x, 2 * y), progress=False)
-    shifted = tree.replace(small.model, likelihood=Rescaled(Gaussian(0.3), 2.0**30, 2.0))
+    shifted = records.replace(small.model, likelihood=Rescaled(Gaussian(0.3), 2.0**30, 2.0))
     large = dataclasses.replace(small, model=shifted)
     expected, found = (one.diagnose(x).draws["mean"] for one in (small, large))
     np.testing.assert_allclose(found - 2.0**30, expected, atol=1e-6)

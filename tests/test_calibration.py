@@ -8,15 +8,15 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import targets
+from broken import Unrefreshed
 from scipy import stats
-from test_hmc import Unrefreshed
 
-from posterity import tree
-from posterity.inference.hmc import HMC
-from posterity.likelihoods import Gaussian, GaussianLearnedNoise
-from posterity.model import Model
+from posterity.core import records
+from posterity.core.types import Batch
+from posterity.inference.methods.hmc import HMC
+from posterity.models.likelihoods import Gaussian, GaussianLearnedNoise
+from posterity.models.model import Model
 from posterity.networks import linear, mlp
-from posterity.types import Batch
 
 NUM_RANKED, THIN = 19, 15
 NETWORK = Model(mlp([4], activation="tanh"), Gaussian(0.4), dist.Normal(0.0, 1.0))
@@ -44,7 +44,7 @@ def simulate(model, method, num_simulations, sampled_temperature=1.0):
     y = jax.vmap(lambda params, key: model.likelihood(model.outputs(params, x)).sample(key))(truth, keys[2])
     repeat = lambda leaf: jnp.repeat(jnp.asarray(leaf, float)[None], num_simulations, 0)  # noqa: E731
     batches = Batch(repeat(x), y, jnp.ones_like(y))
-    models = jax.tree.map(repeat, tree.replace(model, temperature=sampled_temperature))
+    models = jax.tree.map(repeat, records.replace(model, temperature=sampled_temperature))
     counts = {"num_burn_in": 200, "num_draws": NUM_RANKED * THIN}
     draws, info = targets.run(method, models, batches, start, keys[3], **counts)
     accepted = np.asarray(info.accepted) > 0

@@ -6,15 +6,14 @@ import numpyro.distributions as dist
 import pytest
 
 from posterity import METHODS, Model, fit
-from posterity.likelihoods import (
+from posterity.models.counts import NegativeBinomial, Poisson
+from posterity.models.likelihoods import (
     Bernoulli,
     Categorical,
     Gaussian,
     GaussianLearnedNoise,
     HeteroscedasticGaussian,
-    NegativeBinomial,
     NoisyCategorical,
-    Poisson,
     StudentT,
     likelihood,
 )

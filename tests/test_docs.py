@@ -13,9 +13,9 @@ import pytest
 
 import posterity
 from posterity.inference import METHODS
-from posterity.inference.descent import Descent
-from posterity.inference.method import Method
-from posterity.inference.sgmcmc import SGLD, Langevin
+from posterity.inference.methods.descent import Descent
+from posterity.inference.methods.method import Method
+from posterity.inference.methods.sgmcmc import SGLD, Langevin
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"

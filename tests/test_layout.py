@@ -1,29 +1,34 @@
-"""The order of the modules: CONTRIBUTING.md lists them in lines, and imports go up the list only."""
+"""The order of the rooms: CONTRIBUTING.md lists them, and imports go up the list only."""
 
 import ast
+import importlib
+import pkgutil
 import re
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
+import posterity
 from posterity.cli.catalogue import DESCRIPTIONS
-from posterity.comparison import LABELS
 from posterity.inference import METHODS
-from posterity.tabular import SETTINGS
+from posterity.tables.comparison import LABELS
+from posterity.tables.defaults import SETTINGS
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "src" / "posterity"
+ROOMS = {path.name for path in PACKAGE.iterdir() if path.is_dir() and path.name != "__pycache__"}
+ENTRANCES = {"__init__.py", "__main__.py", "py.typed"}
 
 
-def lines():
-    """Module -> the number of its line."""
-    text = (ROOT / "CONTRIBUTING.md").read_text()
-    listed = re.findall(r"^    ((?:\w+(?:\.py|/) ?)+) {2,}", text, re.M)
-    return {name.removesuffix(".py").strip("/"): i for i, line in enumerate(listed) for name in line.split()}
+def order():
+    """Room -> its line in the list."""
+    listed = re.findall(r"^    (\w+)/ {2,}\w", (ROOT / "CONTRIBUTING.md").read_text(), re.M)
+    return {name: i for i, name in enumerate(listed)}
 
 
 def imported(path):
-    """Top-level modules of this package that a file imports, but for what only a type checker reads."""
+    """Rooms that a file imports from, but for what only a type checker reads."""
     found = set()
     for node in ast.walk(_without_type_checking(ast.parse(path.read_text()))):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "posterity":
@@ -39,20 +44,38 @@ def _without_type_checking(tree):
     return tree
 
 
-MODULES = {path.relative_to(PACKAGE).parts[0].removesuffix(".py") for path in PACKAGE.rglob("*.py")} - {"__init__"}
+def test_the_root_holds_rooms_and_nothing_else():
+    assert {path.name for path in PACKAGE.iterdir() if not path.is_dir()} == ENTRANCES
+    assert set(order()) == ROOMS
 
 
-def test_every_module_is_listed():
-    assert set(lines()) == MODULES
-
-
-@pytest.mark.parametrize("module", sorted(MODULES - {"studies"}))  # studies use the package as its users do
-def test_imports_go_up_the_list(module):
-    place = lines()
-    files = [PACKAGE / f"{module}.py"] if (PACKAGE / f"{module}.py").exists() else (PACKAGE / module).rglob("*.py")
-    for path in files:
-        below = {name for name in imported(path) & set(place) if place[name] > place[module]}
+@pytest.mark.parametrize("room", sorted(ROOMS - {"studies"}))  # studies use the package as its users do
+def test_imports_go_up_the_list(room):
+    line = order()
+    for path in (PACKAGE / room).rglob("*.py"):
+        below = {name for name in imported(path) & set(line) if line[name] > line[room]}
         assert not below, f"{path.relative_to(PACKAGE)} imports {', '.join(sorted(below))}, further down the list"
+
+
+def test_tests_stand_in_folders_of_the_same_names():
+    folders = {path.parent.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").glob("*/**/test_*.py")}
+    assert folders == ROOMS
+
+
+def packages():
+    yield posterity
+    for found in pkgutil.walk_packages(posterity.__path__, "posterity."):
+        if found.ispkg:
+            yield importlib.import_module(found.name)
+
+
+@pytest.mark.parametrize("package", list(packages()), ids=lambda package: package.__name__)
+def test_no_function_shadows_a_module(package):
+    """`posterity.networks.mlp` was a function or a module, depending on what had been imported before."""
+    for found in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"{package.__name__}.{found.name}")
+        assert isinstance(getattr(package, found.name), ModuleType), f"{package.__name__}.{found.name}"
+        assert getattr(package, found.name) is module
 
 
 def test_every_method_is_in_every_table():

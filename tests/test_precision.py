@@ -6,18 +6,18 @@ import numpy as np
 import pytest
 import targets
 from jax.flatten_util import ravel_pytree
-from test_sgmcmc import check_law, cyclical_moments, law, rate_at
+from recursions import check_law, cyclical_moments, law, rate_at
 
-from posterity.inference import nuts
-from posterity.inference.driver import fit
-from posterity.inference.hmc import HMC
-from posterity.inference.mile import MILE
-from posterity.inference.nuts import NUTS
-from posterity.inference.sgmcmc import SGHMC, SGLD, Cyclical
-from posterity.likelihoods import Gaussian
-from posterity.model import Model
+from posterity.core.types import Batch, Clock
+from posterity.inference.engine.driver import fit
+from posterity.inference.methods import nuts
+from posterity.inference.methods.hmc import HMC
+from posterity.inference.methods.mile import MILE
+from posterity.inference.methods.nuts import NUTS
+from posterity.inference.methods.sgmcmc import SGHMC, SGLD, Cyclical
+from posterity.models.likelihoods import Gaussian
+from posterity.models.model import Model
 from posterity.networks import mlp
-from posterity.types import Batch, Clock
 
 CASE = (4.0, "likelihood")
 RATE = {SGLD: rate_at(0.2, CASE), SGHMC: rate_at(0.2, CASE, 0.9)}

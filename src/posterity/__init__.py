@@ -10,13 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from numpyro.distributions import Normal
 
-from posterity.devices import use_all_cores
+from posterity.core.devices import use_all_cores
 
 use_all_cores()  # before anything can start the backend
 
-from posterity.audit import Audit, audit
-from posterity.diagnosis import Diagnosis
-from posterity.encoding import StoreError
+from posterity.core.types import Network
 from posterity.inference import (
     HMC,
     MAP,
@@ -39,41 +37,32 @@ from posterity.inference import (
     load,
     resume,
 )
-from posterity.inference.restarts import StuckError
-from posterity.information import cross_entropy, entropy, kl_divergence, self_information
-from posterity.likelihoods import (
+from posterity.inference.engine.restarts import StuckError
+from posterity.metrics import evaluate
+from posterity.metrics.information import cross_entropy, entropy, kl_divergence, self_information
+from posterity.models.counts import NegativeBinomial, Poisson
+from posterity.models.likelihoods import (
     Bernoulli,
     Categorical,
     Gaussian,
     GaussianLearnedNoise,
     HeteroscedasticGaussian,
-    NegativeBinomial,
     NoisyCategorical,
-    Poisson,
     StudentT,
     likelihood,
 )
-from posterity.metrics import evaluate
-from posterity.model import Model
-from posterity.networks import (
-    cnn_lstm,
-    from_equinox,
-    from_function,
-    from_nnx,
-    lenet,
-    linear,
-    mlp,
-    resnet20,
-    unet,
-)
-from posterity.posterior import Posterior, prior_predictive
-from posterity.prediction import Prediction
-from posterity.priors import Fixed, Flat, prior, scale_mixture
-from posterity.rescaled import Rescaled
-from posterity.types import Network
+from posterity.models.model import Model
+from posterity.models.priors import Fixed, Flat, prior, scale_mixture
+from posterity.models.units import Rescaled
+from posterity.networks import cnn_lstm, from_equinox, from_function, from_nnx, lenet, linear, mlp, resnet20, unet
+from posterity.posterior.audit import Audit, audit
+from posterity.posterior.diagnosis import Diagnosis
+from posterity.posterior.posterior import Posterior, prior_predictive
+from posterity.prediction.prediction import Prediction
+from posterity.storage.codec import StoreError
 
 if TYPE_CHECKING:
-    from posterity.estimators import BayesianClassifier, BayesianRegressor
+    from posterity.tables.estimators import BayesianClassifier, BayesianRegressor
 
 __version__ = "0.1.0"
 
@@ -147,6 +136,6 @@ def __getattr__(name: str) -> Any:
     """The estimators are loaded when asked for: scikit-learn and pandas take a second to import."""
     if name not in ("BayesianClassifier", "BayesianRegressor"):
         raise AttributeError(f"module 'posterity' has no attribute {name!r}")
-    from posterity import estimators
+    from posterity.tables import estimators
 
     return getattr(estimators, name)

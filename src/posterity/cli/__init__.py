@@ -181,7 +181,7 @@ def demo(
     # off the whole.
     os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=1")
     keep_compiled_programs()
-    from posterity.demo import run
+    from posterity.cli.tour import run
 
     run(folder)
 
@@ -207,9 +207,9 @@ def reproduce(
     as_json: Json = False,
 ) -> None:
     """Run a published experiment again, and put our numbers beside the paper's. Goes on where it was stopped."""
-    from posterity.cli.reproduce import Run, run_reproduce
+    from posterity.cli.reproduce import Request, run_reproduce
 
     if quick and tiny:
         raise InputError("--quick and --tiny are two sizes of the same run; give one.")
     size = "quick" if quick else "tiny" if tiny else "full"
-    run_reproduce(name, Run(size, part, out, data, unchecked), as_json)
+    run_reproduce(name, Request(size, part, out, data, unchecked), as_json)

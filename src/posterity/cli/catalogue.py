@@ -7,8 +7,8 @@ import re
 from posterity.cli.errors import InputError
 from posterity.cli.output import print_json, print_table
 from posterity.cli.tables import similar_name
-from posterity.comparison import COMPARED, LABELS
-from posterity.types import TASKS
+from posterity.core.types import TASKS
+from posterity.tables.comparison import COMPARED, LABELS
 
 DESCRIPTIONS = {
     "mle": ("The weights that fit the data best.", "A baseline. It overfits, and knows nothing of its ignorance."),

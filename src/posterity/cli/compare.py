@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 import pandas as pd
 
-from posterity import comparison as comparing
 from posterity.cli import catalogue
 from posterity.cli.cache import keep_compiled_programs
 from posterity.cli.errors import FailedError, InputError
@@ -21,10 +20,11 @@ from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, finite, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
 from posterity.cli.tables import check_target, read_table
-from posterity.comparison import Comparison, Entry
 from posterity.metrics import Estimate
-from posterity.prepared import prepare
 from posterity.report import write_report
+from posterity.tables import comparison as comparing
+from posterity.tables.comparison import Comparison, Entry
+from posterity.tables.pipeline import prepare
 
 TABLE, RESULTS, REPORT = "data.parquet", "results.json", "report.html"
 HEADINGS = {

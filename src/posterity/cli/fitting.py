@@ -19,14 +19,14 @@ from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
 from posterity.cli.tables import NamedTable, check_target, read_table, shortened, similar_name
-from posterity.comparison import LABELS, Run
-from posterity.encoding import StoreError
 from posterity.inference import load, resume
-from posterity.posterior import Posterior
-from posterity.prediction import Prediction
-from posterity.prepared import prepare
-from posterity.store import MANIFEST
-from posterity.table import TableEncoder, TargetEncoder
+from posterity.posterior.posterior import Posterior
+from posterity.prediction.prediction import Prediction
+from posterity.storage.codec import StoreError
+from posterity.storage.folder import MANIFEST
+from posterity.tables.comparison import LABELS, TableRun
+from posterity.tables.encoders import TableEncoder, TargetEncoder
+from posterity.tables.pipeline import prepare
 
 
 def run_fit(
@@ -54,7 +54,7 @@ def run_fit(
     keep_compiled_programs()
     if not plan_time(prepared, [name], effort, seconds):
         raise InputError("The method does not fit into the budget; give more time or fewer rows.")
-    run = Run(prepared, target, table.title, seed, effort, folder)
+    run = TableRun(prepared, target, table.title, seed, effort, folder)
 
     def work() -> Posterior:
         if seconds is not None:

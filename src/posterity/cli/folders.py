@@ -6,7 +6,7 @@ import tempfile
 from pathlib import Path
 
 from posterity.cli.errors import InputError
-from posterity.store import LEFT_BEHIND, MANIFEST, Reader
+from posterity.storage.folder import LEFT_BEHIND, MANIFEST, Reader
 
 ASKED = "comparison.json"  # what a comparison was asked
 

@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 
 from posterity.cli.output import duration, say
-from posterity.comparison import LABELS
+from posterity.core.types import Batch
 from posterity.inference import HMC, NUTS
-from posterity.inference.method import Method
-from posterity.prepared import Prepared
-from posterity.tabular import table_method
-from posterity.types import Batch
+from posterity.inference.methods.method import Method
+from posterity.tables.comparison import LABELS
+from posterity.tables.defaults import table_method
+from posterity.tables.pipeline import Prepared
 
 MANY_ROWS = 20_000  # with fewer the time is soon known
 TIMED_ROWS = (512, 16_384)

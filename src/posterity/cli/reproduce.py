@@ -10,12 +10,12 @@ from posterity.cli.cache import keep_compiled_programs
 from posterity.cli.errors import FailedError, InputError
 from posterity.cli.folders import check_writable
 from posterity.cli.output import print_json, print_table, results, say
-from posterity.names import nearest_name
+from posterity.core.names import nearest_name
 from posterity.studies.rows import Row, with_error
 from posterity.studies.study import STUDIES, Size, find, parts_of, reproduce, settings_of, stem
 
 
-class Run(NamedTuple):
+class Request(NamedTuple):
     """What was asked for."""
 
     size: Size
@@ -25,7 +25,7 @@ class Run(NamedTuple):
     unchecked: bool
 
 
-def run_reproduce(name: str | None, asked: Run, as_json: bool) -> None:
+def run_reproduce(name: str | None, asked: Request, as_json: bool) -> None:
     if name is None:
         _list_studies(as_json)
         return
@@ -67,7 +67,7 @@ def _list_studies(as_json: bool) -> None:
     print_table(rows, left=tuple(rows[0]))
 
 
-def _name_data(asked: Run) -> None:
+def _name_data(asked: Request) -> None:
     """By variables, which the processes of a study inherit."""
     if asked.data is not None:
         if not asked.data.is_dir():

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.cli.errors import InputError
-from posterity.names import nearest_name
+from posterity.core.names import nearest_name
 
 BUNDLED = ("diabetes", "iris", "wine", "breast_cancer", "digits", "curve")
 DEFAULT = "diabetes"

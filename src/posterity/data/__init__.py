@@ -1,21 +1,5 @@
-"""Data: sets by name, corruptions, checked arrays, splits into rows for training and validation, and batches."""
+"""Checked rows, splits into rows for training and validation, and batches without state."""
 
-from posterity.data.catalogue import NAMES, Loaded, load
-from posterity.data.corruptions import IMAGE_CORRUPTIONS, TABLE_CORRUPTIONS, corrupt, corrupt_table
-from posterity.data.dataset import Dataset, check_inputs, dataset, holdout_split
-from posterity.data.files import data_root
+from posterity.data.arrays import Dataset, check_inputs, dataset, holdout_split
 
-__all__ = [
-    "IMAGE_CORRUPTIONS",
-    "NAMES",
-    "TABLE_CORRUPTIONS",
-    "Dataset",
-    "Loaded",
-    "check_inputs",
-    "corrupt",
-    "corrupt_table",
-    "data_root",
-    "dataset",
-    "holdout_split",
-    "load",
-]
+__all__ = ["Dataset", "check_inputs", "dataset", "holdout_split"]

@@ -13,8 +13,8 @@ import math
 import jax
 import jax.numpy as jnp
 
-from posterity import tree
-from posterity.types import Array, Batch, Clock, Key
+from posterity.core import pytrees
+from posterity.core.types import Array, Batch, Clock, Key
 
 NUM_ROUNDS = 12  # fewer leave a visible bias on the orders of a handful of rows
 
@@ -45,7 +45,7 @@ def pick_rows(key: Key, rows: int, step: Array, width: int, batches: int, shuffl
 
 def take_rows(data: Batch, position: Array, padding: Array) -> Batch:
     """The rows picked, those that pad with weight 0."""
-    batch = tree.take_rows(data, position)
+    batch = pytrees.take_rows(data, position)
     return batch._replace(weight=jnp.where(padding, 0.0, batch.weight))
 
 

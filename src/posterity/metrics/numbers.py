@@ -99,8 +99,8 @@ def crps_samples_rows(samples: ArrayLike, y: ArrayLike) -> FloatArray:
     # Deviations, not samples: a large common offset would cost digits in the weighted sum.
     deviations = np.sort(samples - y, axis=0)
     weights = 2 * np.arange(1, num_draws + 1) - num_draws - 1
-    spread = weights @ deviations / (num_draws * (num_draws - 1))
-    return np.abs(deviations).mean(0) - spread
+    half_difference = weights @ deviations / (num_draws * (num_draws - 1))
+    return np.abs(deviations).mean(0) - half_difference
 
 
 def interval_coverage(lower: ArrayLike, upper: ArrayLike, y: ArrayLike) -> Estimate:

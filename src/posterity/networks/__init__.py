@@ -2,7 +2,7 @@
 
 from posterity.networks.adapters import from_equinox, from_function, from_nnx
 from posterity.networks.images import LeNet, ResNet, UNet, lenet, resnet20, unet
-from posterity.networks.mlp import MLP, linear, mlp
+from posterity.networks.perceptron import MLP, linear, mlp
 from posterity.networks.sequences import CNNLSTM, cnn_lstm
 
 __all__ = [

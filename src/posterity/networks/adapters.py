@@ -13,8 +13,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from posterity import tree
-from posterity.types import Array, Key, Network, Params
+from posterity.core import pytrees
+from posterity.core.types import Array, Key, Network, Params
 
 _BATCH_NORM = (
     "{module} normalises with batch statistics that move, so each row's likelihood would depend on the rows beside it. "
@@ -116,7 +116,7 @@ def from_equinox(module: Any) -> Network:
         )
     takes_key = "key" in inspect.signature(type(instance).__call__).parameters
     weights, constants = eqx.partition(instance, eqx.is_inexact_array)
-    names, structure = tree.leaf_names(weights), jax.tree.structure(weights)
+    names, structure = pytrees.leaf_names(weights), jax.tree.structure(weights)
 
     def init(key: Key, x: Any) -> Params:
         del x

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity.types import Array, Key, Params
+from posterity.core.types import Array, Key, Params
 
 T = TypeVar("T", bound="BuiltIn")
 

@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from posterity.core.types import Array
 from posterity.networks.layers import evaluate
-from posterity.types import Array
 
 
 def with_fast_gradients(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -68,9 +68,14 @@ def _is_plain(equation: Any) -> bool:
     if equation.primitive.name != "conv_general_dilated" or len(equation.params["window_strides"]) != 2:
         return False
     asked, of_x = equation.params, equation.invars[0].aval
-    spread = (*asked["lhs_dilation"], *asked["rhs_dilation"], asked["feature_group_count"], asked["batch_group_count"])
+    dilations = (
+        *asked["lhs_dilation"],
+        *asked["rhs_dilation"],
+        asked["feature_group_count"],
+        asked["batch_group_count"],
+    )
     precise = asked["precision"] is not None or asked["preferred_element_type"] not in (None, of_x.dtype)
-    return set(spread) == {1} and not precise and len(set(asked["window_strides"])) == 1
+    return set(dilations) == {1} and not precise and len(set(asked["window_strides"])) == 1
 
 
 def _replaced(asked: dict[str, Any], x: Array, weight: Array) -> Array:
@@ -88,9 +93,9 @@ def _replaced(asked: dict[str, Any], x: Array, weight: Array) -> Array:
     return made.transpose(np.argsort([row, *places, channel]))
 
 
-def _plain_convolution(x: Array, weight: Array, sides: Any, stride: int = 1, **spread: Any) -> Array:
+def _plain_convolution(x: Array, weight: Array, sides: Any, stride: int = 1, **dilations: Any) -> Array:
     strides, order = (stride, stride), ("NHWC", "HWIO", "NHWC")
-    return jax.lax.conv_general_dilated(x, weight, strides, sides, dimension_numbers=order, **spread)
+    return jax.lax.conv_general_dilated(x, weight, strides, sides, dimension_numbers=order, **dilations)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(2, 3))

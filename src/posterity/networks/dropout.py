@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from posterity.core.types import Array, Key, Params
 from posterity.networks.convolutions import with_fast_gradients
-from posterity.types import Array, Key, Params
 
 Apply = Callable[[Params, Any, Key], Array]
 

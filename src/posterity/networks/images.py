@@ -11,7 +11,8 @@ from typing import Any, Literal
 import jax
 import jax.numpy as jnp
 
-from posterity.checks import check_rate, check_whole
+from posterity.core.checks import check_rate, check_whole
+from posterity.core.types import Array, Key, Params
 from posterity.networks.built_in import (
     BuiltIn,
     as_images,
@@ -23,7 +24,6 @@ from posterity.networks.built_in import (
     init_normalization,
     max_pool,
 )
-from posterity.types import Array, Key, Params
 
 DropoutBefore = Literal["dense", "last"]
 

@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity import tree
-from posterity.networks.mlp import MLP
-from posterity.types import Array, Params
+from posterity.core import pytrees
+from posterity.core.types import Array, Params
+from posterity.networks.perceptron import MLP
 
 CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
 CUSTOM_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
@@ -90,7 +90,7 @@ class LayerProgram(NamedTuple):
 def trace_layers(network: Any, params: Params, x: Any) -> LayerProgram:
     """Find the dense layers of `network.apply(params, x)`; the program serves any inputs of the shape of x."""
     closed = jax.make_jaxpr(lambda params, x: network.apply(params, x))(params, x)
-    names = tree.leaf_names(params)
+    names = pytrees.leaf_names(params)
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(params)]
     inliner = _Inliner()
     arguments = tuple(inliner.new() for _ in closed.jaxpr.invars)
@@ -267,8 +267,8 @@ def _bias(
         if step.equation.primitive.name != "add" or len(others) != 1 or others[0] not in aliases:
             return None
         alias = aliases[others[0]]
-        spread = [0 if a is not None and shapes[alias.leaf][a] == width else None for a in alias.axes]
-        along = width == 1 or (tuple(spread) == axes and 0 in axes)
+        broadcast = [0 if a is not None and shapes[alias.leaf][a] == width else None for a in alias.axes]
+        along = width == 1 or (tuple(broadcast) == axes and 0 in axes)
         size = int(np.prod(shapes[alias.leaf]))
         return alias.leaf if along and size == width and uses[alias.leaf] == 1 else None
     return None

@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity.checks import check_rate, check_whole
+from posterity.core.checks import check_rate, check_whole
+from posterity.core.types import Array, Key, Params
 from posterity.networks.built_in import BuiltIn, dense, drop_channels, init_layer
-from posterity.types import Array, Key, Params
 
 FORGET = 1.0  # added to the forget gate, so that an LSTM begins by remembering
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from posterity.data.dataset import evenly_spaced
-from posterity.diagnosis import GOOD, USABLE, Diagnosis
+from posterity.data.arrays import evenly_spaced
 from posterity.plots.style import CYCLE, MUTED, name_axes, new_axes
-from posterity.posterior import Posterior
+from posterity.posterior.diagnosis import GOOD, USABLE, Diagnosis
+from posterity.posterior.posterior import Posterior
 
 MAX_RECORDS = 400  # a chain: more than a picture has room for
 

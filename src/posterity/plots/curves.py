@@ -12,11 +12,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from posterity import metrics
-from posterity.data.dataset import evenly_spaced
+from posterity.data.arrays import evenly_spaced
 from posterity.metrics import Estimate
 from posterity.plots.style import FAINT, INK, MUTED, name_axes, new_axes, start_at_zero
-from posterity.posterior import Posterior
-from posterity.prediction import Prediction
+from posterity.posterior.posterior import Posterior
+from posterity.prediction.prediction import Prediction
 
 LEVELS = np.linspace(0.025, 0.975, 39)
 FACTORS = (1.0, 1.5, 2.0, 3.0, 5.0)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib.colors import to_rgb
 
-from posterity.data.dataset import evenly_spaced
+from posterity.data.arrays import evenly_spaced
 from posterity.plots.style import (
     CYCLE,
     DATA,
@@ -22,7 +22,7 @@ from posterity.plots.style import (
     new_axes,
     start_at_zero,
 )
-from posterity.prediction import Prediction
+from posterity.prediction.prediction import Prediction
 
 
 def band(prediction: Prediction, x: Any, data: tuple[Any, Any] | None = None, axes: Any = None) -> Any:

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from posterity import plots
-from posterity.comparison import Comparison, Entry
 from posterity.metrics import Estimate
 from posterity.report import sections
 from posterity.report.page import Cell, Page
 from posterity.report.subject import Subject
+from posterity.tables.comparison import Comparison, Entry
 
 
 class Column(NamedTuple):

@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from posterity import plots
-from posterity.comparison import Entry
-from posterity.data.dataset import evenly_spaced
-from posterity.diagnosis import Diagnosis
-from posterity.inference.sampler import Sampler
+from posterity.data.arrays import evenly_spaced
+from posterity.inference.methods.sampler import Sampler
 from posterity.plots.style import name_axes
+from posterity.posterior.diagnosis import Diagnosis
 from posterity.report.page import Page
 from posterity.report.subject import GRID_SIDE, NUM_BINS, Subject
+from posterity.tables.comparison import Entry
 
 MAX_MOVED = 200  # rows
 MIN_HALVED = 40  # test rows, where half of them must serve to know strange rows by

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from posterity.comparison import Comparison, Entry
 from posterity.plots.predictions import binned
-from posterity.prediction import Prediction
+from posterity.prediction.prediction import Prediction
+from posterity.tables.comparison import Comparison, Entry
 
 GRID_LINE, GRID_SIDE = 161, 61  # points along one input, and along each of two
 BEYOND = 0.35  # of the range of the data: how far a grid looks past them
@@ -81,8 +81,8 @@ class Subject:
         x = self.comparison.test[0]
         prediction = (self.reference or self.entries[-1]).prediction
         values = prediction.epistemic if np.any(prediction.epistemic > 0) else prediction.total
-        spread = [np.std(binned(x[:, column], (values,), NUM_BINS)[1][0]) for column in range(x.shape[1])]
-        return [int(column) for column in np.argsort(-np.array(spread), kind="stable")[:NUM_INPUTS]]
+        deviations = [np.std(binned(x[:, column], (values,), NUM_BINS)[1][0]) for column in range(x.shape[1])]
+        return [int(column) for column in np.argsort(-np.array(deviations), kind="stable")[:NUM_INPUTS]]
 
 
 def _number(value: Any) -> float:

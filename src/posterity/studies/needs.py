@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from posterity.data.catalogue import SOURCES, UCI
-from posterity.data.files import Folder, data_root
+from posterity.datasets.catalogue import SOURCES, UCI
+from posterity.datasets.files import Folder, data_root
 
 # The catalogue calls the red wines wine_red, beside scikit-learn's wine; the paper's tables say wine.
 UCI_NAMES = {name.removesuffix("_red"): name for name in UCI}

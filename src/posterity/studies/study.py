@@ -1,7 +1,7 @@
 """What every reproduced experiment shares: three sizes of a run, parts that are computed once, and what is written.
 
-A study is a function of a `Record` that yields rows: our numbers beside the published ones. It computes in parts,
-`record.once(key, function)`; each part is written to disk as soon as it is known, so that a run of hours that was
+A study is a function of a `StudyLog` that yields rows: our numbers beside the published ones. It computes in parts,
+`log.once(key, function)`; each part is written to disk as soon as it is known, so that a run of hours that was
 stopped has a table of what it found, and goes on where it was. `reproduce` writes NAME.json (settings, every number,
 versions), NAME.md (the table) and the pictures. One part of a study that consists of several, its PARTS, can be run
 alone; it writes NAME-PART.json and so on, and the page of results does not read it.
@@ -26,8 +26,8 @@ from typing import Any, Literal
 import jax
 import numpy as np
 
-from posterity.data.files import checks_files
-from posterity.receipt import installed_versions
+from posterity.datasets.files import checks_files
+from posterity.posterior.receipt import installed_versions
 from posterity.studies.needs import check_data
 from posterity.studies.needs import published_file as published_file
 from posterity.studies.rows import Row, read_rows, tables
@@ -37,7 +37,7 @@ SIZES: tuple[Size, ...] = ("full", "quick", "tiny")
 UNFINISHED = "\nThis run was stopped before its end: rows are missing. The same command goes on with it.\n"
 
 # Each is a module of this package with TITLE, REFERENCE, LEFT_OUT (what of the paper is not here), settings(size) and
-# run(record) -> rows. Where it has PARTS, settings(size) has an entry for each, and run does those of the record's.
+# run(log) -> rows. Where it has PARTS, settings(size) has an entry for each, and run does those of the log's.
 STUDIES = {
     "gal2016": "gal2016",
     "blundell2015": "blundell2015",
@@ -49,7 +49,7 @@ STUDIES = {
 }
 
 
-class Record:
+class StudyLog:
     """A run of a study, or of one part of it: its size and settings, and the numbers that are already known."""
 
     def __init__(self, name: str, size: Size, folder: Path, settings: dict[str, Any], part: str | None = None) -> None:
@@ -235,7 +235,7 @@ def _take_a_core(free: Any) -> None:
 
 def find(name: str) -> Any:
     """The module of a study."""
-    return importlib.import_module(f"posterity.studies.{STUDIES[name]}")
+    return importlib.import_module(f"posterity.studies.published.{STUDIES[name]}")
 
 
 def stem(name: str, size: Size, part: str | None = None) -> str:
@@ -267,12 +267,12 @@ def reproduce(name: str, size: Size = "full", folder: str | Path = "results", pa
     """Run a study, or what is left of it, and write its numbers, its table and its pictures."""
     settings = settings_of(name, size, part)
     check_data(name, settings, size)
-    record = Record(name, size, Path(folder), settings, part)
-    for row in find(name).run(record):
-        record.rows.append(row)
-        record.write()
-    record.finish()
-    return record.rows
+    log = StudyLog(name, size, Path(folder), settings, part)
+    for row in find(name).run(log):
+        log.rows.append(row)
+        log.write()
+    log.finish()
+    return log.rows
 
 
 def mean_and_error(values: Any) -> tuple[float, float | None]:

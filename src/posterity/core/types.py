@@ -1,0 +1,96 @@
+"""Names for the things every module passes around.
+
+Axis letters, the same everywhere: [C]hains, [D]raws per chain, [S] = C*D draws in all, [N] rows, [K] network outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+
+import jax
+
+Array = jax.Array
+Key = jax.Array
+Task = Literal["regression", "classification"]
+TASKS: tuple[Task, ...] = get_args(Task)
+Params = Any  # a pytree of arrays; None stands where a weight is held fixed
+
+
+class Batch(NamedTuple):
+    """Rows of data. A row of weight 0 is padding, so any number of rows fits any batch size."""
+
+    x: Any  # a pytree of arrays with a common leading axis [N, ...]
+    y: Array  # [N, ...]
+    weight: Array  # [N]
+
+
+class Clock(NamedTuple):
+    """Where a run is. The numbers are traced, so that none of them recompiles anything."""
+
+    step: Array  # within the phase
+    num_steps: Array  # of the phase
+    phase: Array  # 0 for the first phase of the plan
+    batch_index: Array  # 0 .. num_batches - 1
+    num_batches: Array  # how many such batches make up the whole data
+    num_data: Array
+
+
+class Phase(NamedTuple):
+    """A stretch of a run. What the trace and the kept draws hold is one entry a stride, `thin` steps."""
+
+    num_steps: int
+    batch_size: int | None = None  # None: all rows at once
+    thin: int = 1
+    keep: bool = False
+    shuffle: bool = True
+    adapt: bool = False  # call the kernel's `adapt` at the end; draws kept by such a phase serve it alone
+
+
+class Kernel(NamedTuple):
+    """One chain, one step. The driver adds chains, batches, progress and the stop at a non-finite value.
+
+    `init` gives a State, a NamedTuple with a field `params`. `step` gives the next State and an Info, a NamedTuple of
+    scalars whose first field is what the progress bar shows. `validate` gives the loss of a State on held-out rows;
+    methods without it cannot stop early. `adapt(key, state, draws, clock)` is called once where a phase ends, with the
+    draws that phase kept, [D, ...] (None if it kept none).
+    """
+
+    init: Callable[[Key, Params, Batch, Clock], Any]
+    step: Callable[[Key, Any, Batch, Clock], tuple[Any, Any]]
+    validate: Callable[[Key, Any, Batch], Array] | None = None
+    adapt: Callable[[Key, Any, Params, Clock], Any] | None = None
+
+
+class Network(NamedTuple):
+    """Any pure function of weights and inputs.
+
+    `init(key, x) -> params`; `apply(params, x, key=None) -> [N, ..., K]`, where a key switches dropout on.
+    """
+
+    init: Callable[[Key, Any], Params]
+    apply: Callable[..., Array]
+    fan_in_axis: int = -2  # of a weight matrix: -2 for [in, out], -1 for [out, in]
+    shares_masks: bool = False  # one call with one key uses the same dropout mask for all its rows
+
+
+@runtime_checkable
+class Family(Protocol):
+    """Weights that can do one thing: give network outputs for draws.
+
+    Draw s depends on (key, s) alone, never on which rows are asked for together, and belongs to chain s % num_chains.
+    """
+
+    @property
+    def num_chains(self) -> int: ...
+
+    @property
+    def num_draws(self) -> int | None:
+        """How many draws are stored; None where fresh ones can be made without end."""
+
+    def outputs(self, model: Any, key: Key, x: Any, draws: Array) -> Array:
+        """Network outputs [len(draws), N, ..., K]."""
+        ...
+
+    def point(self) -> Params:
+        """One weight vector per chain, [C, ...]: where another method may start."""

@@ -1,0 +1,1 @@
+"""The driver of every method: `fit`, the only loop, and what makes it stop, resume and report."""

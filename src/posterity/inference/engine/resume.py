@@ -1,0 +1,185 @@
+"""Back from disk: a finished posterior, what a run has so far, or the run itself to go on with."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from posterity.core import records
+from posterity.core.checks import check_budget, is_number
+from posterity.core.devices import device_mesh, precision
+from posterity.data.arrays import Dataset, check_inputs, check_like, dataset
+from posterity.inference.engine.checkpoint import Checkpoint
+from posterity.inference.engine.driver import partial_posterior, run_job
+from posterity.inference.engine.job import Job
+from posterity.inference.methods.method import Method
+from posterity.models.model import Model
+from posterity.posterior.posterior import Posterior
+from posterity.posterior.saving import check_network, posterior_from, stored_model
+from posterity.storage.codec import StoreError, decode, encode, find_missing, fingerprint
+from posterity.storage.folder import Reader, whole_number
+from posterity.weights.on_disk import HELD_BYTES, settle
+
+
+def load(path: str | Path, model: Model | None = None, *, memory: int = HELD_BYTES) -> Posterior:
+    """The posterior of a store; of a run that was cut off, the one of what it has stored so far.
+
+    Networks, likelihoods and priors of this package are rebuilt from the manifest; a network of your own is passed
+    again in `model`, and checked against stored outputs. Draws that take at most `memory` bytes, by default 64 MB, are
+    read now; more of them stay on disk, and predictions read them in pieces. `memory=0` leaves all of them there.
+    """
+    if not (is_number(memory) and memory >= 0):
+        raise ValueError(f"load(memory={memory!r}) must be a number of bytes, 0 or more; 500e6 are 500 MB.")
+    reader = Reader(path)
+    if "posterior" in reader.body:
+        with reader.damage_in_words():
+            return posterior_from(reader, model, memory)
+    job = _job(reader, model, None, None)
+    checkpoint = Checkpoint.reopen(reader)
+    if not checkpoint.has_state:
+        raise StoreError(f"The run in {path} was cut off before it stored a state: resume({str(path)!r}) begins it.")
+    with reader.damage_in_words():
+        posterior = partial_posterior(job, checkpoint)
+        return dataclasses.replace(posterior, family=settle(posterior.family, memory))
+
+
+def resume(
+    path: str | Path,
+    model: Model | None = None,
+    data: Any = None,
+    *,
+    method: Method | None = None,
+    budget: float | None = None,
+    progress: bool = True,
+) -> Posterior:
+    """Go on with the run in a store; the result is that of an uninterrupted run, bit for bit, on the same devices.
+
+    A run that Ctrl-C or a budget ended goes on too; phases that a budget cut short stay as short as they are, but for
+    the last one. A run that was over is only loaded.
+    `model` and `method` are needed only where they hold functions of your own; `data` only to be checked.
+    """
+    check_budget(budget)
+    reader = Reader(path)
+    if "posterior" in reader.body and not _ended_early(reader):
+        posterior = load(path, model)
+        if data is not None:
+            _check_data(data, posterior.model, _fingerprints(reader))
+        return posterior
+    job = _job(reader, model, method, data)
+    checkpoint = Checkpoint.reopen(reader)
+    with reader.damage_in_words(unless=lambda: checkpoint.has_saved):
+        return run_job(job, checkpoint, budget, progress)
+
+
+def _ended_early(reader: Reader) -> bool:
+    """Whether Ctrl-C or a budget ended the run of a store, which then holds a posterior and the means to go on."""
+    progress = reader.body.get("progress")
+    return isinstance(progress, dict) and progress.get("unfinished") is True
+
+
+def _job(reader: Reader, model: Model | None, method: Method | None, data: Any) -> Job:
+    if "run" not in reader.body:
+        raise StoreError(f"{reader.folder} holds neither a run nor a posterior; it is damaged.")
+    reader.check_files()  # before anything is compiled
+    with reader.damage_in_words():
+        job = _stored_job(reader, model, method)
+    _check_mesh(job)
+    if data is not None:
+        _check_data(data, job.model, _fingerprints(reader))
+    return job
+
+
+def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> Job:
+    stored, arrays = reader.body["run"], reader.arrays("job")
+    if stored["precision"] != precision():
+        raise StoreError(
+            f"The run was made in {stored['precision']}, this process computes in {precision()}: set "
+            f"jax_enable_x64 to {stored['precision'] == 'float64'} before resuming."
+        )
+    rows = Dataset(*decode(stored["rows"], arrays))
+    if fingerprint(tuple(rows)) != stored["fingerprint"]:
+        raise StoreError(f"The rows in {reader.folder} are not those of the run; restore it from a copy.")
+    passed = model is not None
+    model = stored_model(stored["model"], arrays, model)
+    if passed:
+        check_network(model, rows.x, stored["weights"], decode(stored["outputs"], arrays))
+    method = _method(decode(stored["method"], arrays), method)
+    validation, calibration, mesh = decode(stored["validation"], arrays), stored["calibration"], stored["mesh"]
+    return Job(
+        model,
+        method,
+        rows=rows,
+        validation=None if validation is None else Dataset(*validation),
+        calibration=None if calibration is None else _like(decode(calibration, arrays), rows.x),
+        seed=whole_number(stored, "seed"),
+        num_chains=whole_number(stored, "num_chains", least=1),
+        mesh=None if mesh is None else tuple(mesh),
+        metadata={**stored["metadata"]},
+    )
+
+
+def _method(stored: Any, given: Method | None) -> Method:
+    """The method of a run; where it holds functions of the user's own, the one given again, if it is that one."""
+    if not isinstance(stored, Method):
+        raise StoreError(f"The store holds {type(stored).__name__} where a method belongs; it is damaged.")
+    if given is None:
+        if missing := find_missing(stored):
+            raise StoreError(f"The store could not hold {', '.join(missing)}: pass resume(path, method=...) again.")
+        return stored
+    if type(given) is not type(stored):
+        raise StoreError(f"The run is one of {type(stored).__name__}, not of {type(given).__name__}: pass that again.")
+    for field in dataclasses.fields(stored):  # type: ignore[arg-type]
+        kept, passed = getattr(stored, field.name), getattr(given, field.name)
+        if field.name != "start" and not find_missing(kept) and not _equal(kept, passed):
+            raise StoreError(
+                f"The run began with {type(stored).__name__}({field.name}={kept!r}), not {passed!r}: pass the method "
+                "it began with, or none where the store can hold it."
+            )
+    start = _method(stored.start, given.start) if isinstance(stored.start, Method) else stored.start
+    return records.replace(given, start=start)
+
+
+def _equal(kept: Any, passed: Any) -> bool:
+    """Whether a setting that was read is the one that is given; a store makes arrays and tuples of what it holds."""
+    arrays: tuple[dict[str, np.ndarray], ...] = ({}, {})
+    same = encode(kept, arrays[0], "method") == encode(passed, arrays[1], "method")
+    return same and all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+
+
+def _like(inputs: Any, training: Any) -> Any:
+    """Inputs that were set aside: they are used when all is done, which would be late to find them damaged."""
+    checked = check_inputs(inputs)
+    check_like(checked, training)
+    return checked
+
+
+def _check_mesh(job: Job) -> None:
+    """Another machine may have fewer devices, which is not damage."""
+    try:
+        device_mesh(job.num_chains, shape=job.mesh)
+    except (TypeError, ValueError) as error:
+        raise StoreError(f"The run in the store cannot go on with these devices: {error}") from error
+
+
+def _fingerprints(reader: Reader) -> tuple[str, ...]:
+    """Of the rows of a run, and of all rows it was given, of which some may have been set aside."""
+    try:
+        run = reader.body["run"]
+        return run["fingerprint"], run.get("given", "")
+    except (LookupError, TypeError, AttributeError) as error:
+        raise StoreError(
+            f"{reader.folder} holds a posterior without the run that made it, so its rows cannot be checked: leave out "
+            "data."
+        ) from error
+
+
+def _check_data(data: Any, model: Model, expected: tuple[str, ...]) -> None:
+    given = dataset(data, model.likelihood)
+    if fingerprint(tuple(given)) not in expected:
+        raise StoreError(
+            "These are not the rows the run was fitted to (their fingerprint differs): pass the arrays that fit was "
+            "given, or leave out data: the store holds the rows."
+        )

@@ -1,0 +1,187 @@
+"""Full-batch Hamiltonian Monte Carlo (Neal 2011), as Izmailov et al. 2021 ran it on networks.
+
+    H(w, p) = -log p_T(w | D) + |p|^2 / 2,   dw_i/dt = r_i p_i,   dp_i/dt = r_i d log p_T / dw_i,   p ~ N(0, I)
+
+which is a mass of 1 / r_i^2 for weight i. s_i is the standard deviation of weight i under the prior as it stands in the
+target: sigma_i sqrt(T) for tempering "posterior", sigma_i for "likelihood". r_i = s_i / s, s the geometric mean of all
+s_i. Every weight then turns by a quarter of its prior's period in the time (pi / 2) s, the default trajectory; with one
+prior width r_i = 1, and step size and trajectory length are the paper's (unit mass).
+
+A trajectory is L = ceil(length / step size) leapfrog steps (half p, full w, half p; inner halves merged) and costs L
+gradients. It is accepted with probability min(1, exp(H - H')); otherwise the state is repeated. H - H' is summed from
+differences of single terms, one per row and two per weight, never from two large sums, so it is accurate in float32.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity.core import pytrees, records
+from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
+from posterity.data.arrays import Dataset
+from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods.hamiltonian import (
+    BOLDNESS,
+    DIVERGENCE,
+    GAMMA,
+    Hamiltonian,
+    HamiltonianInfo,
+    Point,
+    check_adaptation,
+    check_target_acceptance,
+    energy_drop,
+    integrate,
+    jittered_steps,
+    prior_widths,
+    relative_widths,
+)
+from posterity.inference.methods.sampler import check_counts, check_positive
+from posterity.models.model import Model, weighted_sum
+
+
+class HMCState(NamedTuple):
+    params: Params
+    gradient: Params  # of the tempered log joint, so that a trajectory need not begin with one
+    log_likelihood: Array  # [N] of each row, neither weighted nor tempered
+    step_size: adaptation.DualAveraging | None  # None where the user gave one
+
+
+@records.record
+class HMC(Hamiltonian):
+    """Full-batch HMC: the reference for all other methods. Draws are repeated where a proposal is rejected."""
+
+    num_draws: int = records.host(default=100)  # kept, per chain
+    _: dataclasses.KW_ONLY
+    num_burn_in: int = records.host(default=50)  # steps that are thrown away, and in which the step size adapts
+    step_size: float | None = records.traced(default=None)
+    # In units of weights: with one prior width the paper's. With several, that of a weight of width s, the geometric
+    # mean of all widths; weight i moves r_i = s_i / s times as far. None: adapted in burn-in to `target_acceptance`.
+    trajectory_length: float | None = records.traced(default=None)
+    # In the same units. None: (pi / 2) s. Given where a prior has no finite variance: unit mass for every weight.
+    jitter: float = records.traced(default=0.2)
+    # Trajectories are stretched by factors spread evenly over [1 - jitter, 1 + jitter], or they can resonate; 0 repeats
+    # a published run. The factor depends on the step alone: chains of one step size run side by side without waiting.
+    target_acceptance: float = records.traced(default=0.8)
+    max_leapfrog: int = records.traced(default=10_000)
+    # An adapted step size never takes more leapfrog steps than this: a collapsing one shortens its trajectories, which
+    # stays a valid sampler but a slow one. A given step size is not held back.
+    thin: int = records.host(default=1)  # keep every thin-th step
+    start: Any = records.host(default=None)
+
+    def __post_init__(self) -> None:
+        check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_leapfrog=1)
+        check_positive(self, "step_size", "trajectory_length")
+        check_target_acceptance(self)
+        if not 0 <= self.jitter < 1:
+            raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.2 is usual, 0 switches it off.")
+        check_adaptation(self, "num_burn_in", 50)
+
+    def plan(self, num_rows: int) -> tuple[Phase, ...]:
+        del num_rows
+        return Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
+
+    def check(self, model: Model, params: Params, data: Dataset) -> None:
+        del data
+        if self.trajectory_length is not None:
+            return
+        for name, width in _named(prior_widths(model, params)):
+            if not np.isfinite(width):
+                raise ValueError(
+                    f"The prior of {name!r} has no finite variance, or none that is known, so HMC cannot choose its "
+                    "trajectory length (with a proper prior it is pi/2 prior standard deviations): give "
+                    "HMC(trajectory_length=...), in units of weights; then every weight has unit mass."
+                )
+
+    def kernel(self, model: Model) -> Kernel:
+        return _kernel(self, model)
+
+
+def _kernel(method: HMC, model: Model) -> Kernel:
+    def init(key: Key, params: Params, batch: Batch, clock: Clock) -> HMCState:
+        del clock
+        rows = model.log_likelihood(params, batch)
+        state = HMCState(params, jax.grad(model.log_joint)(params, batch), rows, None)
+        if method.step_size is not None:
+            return state
+        length, widths = trajectory(method, model, params)
+        begin = Point(params, pytrees.normal_like(key, params), state.gradient, rows)
+
+        def energy_drop_of(step_size: Array) -> Array:
+            return energy_drop(
+                model, batch, begin, integrate(model, batch, begin, widths, step_size, jnp.ones((), int))
+            )
+
+        first = adaptation.first_step_size(energy_drop_of, length)
+        return state._replace(step_size=adaptation.begin(first, BOLDNESS))
+
+    def step(key: Key, state: HMCState, batch: Batch, clock: Clock) -> tuple[HMCState, HamiltonianInfo]:
+        key_momentum, key_accept = jax.random.split(key)
+        momentum = pytrees.normal_like(key_momentum, state.params)
+        state, info, _ = transition(method, model, key_accept, state, momentum, batch, clock)
+        return state, info
+
+    return Kernel(init, step)
+
+
+def transition(
+    method: HMC, model: Model, key: Key, state: HMCState, momentum: Params, batch: Batch, clock: Clock
+) -> tuple[HMCState, HamiltonianInfo, Params]:
+    """One trajectory from a momentum, accepted or not; also returns the momentum at its end."""
+    length, widths = trajectory(method, model, state.params)
+    step_size, num_leapfrog = _steps(method, state, length, clock)
+    begin = Point(state.params, momentum, state.gradient, state.log_likelihood)
+    end = integrate(model, batch, begin, widths, step_size, num_leapfrog)
+    drop = energy_drop(model, batch, begin, end)
+    diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & pytrees.all_finite(end.gradient))
+    acceptance = jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0)))
+    accepted = jax.random.uniform(key, dtype=acceptance.dtype) < acceptance
+    params, gradient, rows = pytrees.select(
+        accepted, (end.params, end.gradient, end.log_likelihood), (begin.params, begin.gradient, begin.log_likelihood)
+    )
+    adapted = state.step_size
+    if adapted is not None:
+        moved = adaptation.update(adapted, acceptance, method.target_acceptance, GAMMA)
+        adapted = pytrees.select(clock.phase == 0, moved, adapted)
+    log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
+    log_joint = model.temper(log_likelihood, log_prior)
+    kinetic = pytrees.total(jax.tree.map(jnp.square, pytrees.select(accepted, end.momentum, momentum))) / 2
+    info = HamiltonianInfo(
+        log_joint=log_joint,
+        acceptance=acceptance,
+        accepted=accepted,
+        diverged=diverged,
+        step_size=step_size,
+        num_gradients=num_leapfrog,
+        log_likelihood=log_likelihood,
+        log_prior=log_prior,
+        energy=kinetic - log_joint,
+    )
+    return HMCState(params, gradient, rows, adapted), pytrees.as_floats(info), end.momentum
+
+
+def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params]:
+    """Length without jitter, and the relative width r_i of the weights of each leaf."""
+    scale, widths = relative_widths(model, params)
+    length = np.pi / 2 * scale if method.trajectory_length is None else method.trajectory_length
+    return jnp.asarray(length, float), widths
+
+
+def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array]:
+    """Step size and number of leapfrog steps of this trajectory."""
+    if state.step_size is None:
+        step_size, most = jnp.asarray(method.step_size, float), jnp.iinfo(jnp.int32).max
+    else:
+        step_size, most = (
+            jnp.minimum(adaptation.current(state.step_size, clock.phase == 0), length),
+            method.max_leapfrog,
+        )
+    return step_size, jittered_steps(length, method.jitter, step_size, most, clock)
+
+
+def _named(values: Params) -> list[tuple[str, float]]:
+    return [(name, float(leaf)) for name, leaf in zip(pytrees.leaf_names(values), jax.tree.leaves(values), strict=True)]

@@ -1,0 +1,121 @@
+"""SWAG: the Gaussian that a trajectory of SGD at a constant rate traces out (Maddox et al. 2019, algorithm 1).
+
+    a snapshot w_n every few steps, the start counting as w_0:
+        mean_n = mean of w_0 .. w_n        variance_n = mean of squares - square of the mean        D_n = w_n - mean_n
+    w ~ N(mean, (diag(variance) + D D^T / (R - 1)) / 2),   D the last R deviations
+
+The variance is accumulated as squared deviations (Welford 1962): a difference of two large squares loses its digits.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from posterity.core import pytrees, records
+from posterity.core.checks import check_whole
+from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
+from posterity.data.batches import num_batches
+from posterity.inference.methods.descent import Descent
+from posterity.inference.methods.method import Result
+from posterity.inference.methods.point import MAP
+from posterity.models.model import Model
+from posterity.weights.families import LowRankGaussian
+
+MINIMUM_SNAPSHOTS = 2  # R - 1 divides
+
+
+def sgd_with_momentum(learning_rate: Any) -> optax.GradientTransformation:
+    return optax.sgd(learning_rate, momentum=0.9)
+
+
+class SWAGState(NamedTuple):
+    descent: Any
+    mean: Params  # of the start and all snapshots
+    squares: Params  # sum of their squared deviations from that mean
+    deviations: Params  # [R, ...], the slots of a ring; zero until filled
+    num_snapshots: Array
+
+    @property
+    def params(self) -> Params:
+        return self.descent.params
+
+
+@records.record
+class SWAG(Descent):
+    """A Gaussian fitted to the snapshots of SGD around an optimum; several chains give multi-SWAG."""
+
+    _: dataclasses.KW_ONLY
+    learning_rate: Any = records.traced(default=1e-3)  # constant: its size sets the width of the Gaussian
+    optimizer: Any = sgd_with_momentum
+    snapshot_every: int | None = None  # steps; None: one snapshot an epoch
+    rank: int = 20  # deviations kept; fewer where the run has fewer snapshots
+    start: Any = records.host(default=MAP())
+
+    targets_temperature = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("SWAG", MINIMUM_SNAPSHOTS, rank=self.rank)
+        if self.snapshot_every is not None:
+            check_whole("SWAG", snapshot_every=self.snapshot_every)
+
+    def plan(self, num_rows: int) -> tuple[Phase, ...]:
+        (phase,) = super().plan(num_rows)
+        every = self.snapshot_every or num_batches(num_rows, phase.batch_size)
+        if phase.num_steps // every < MINIMUM_SNAPSHOTS:
+            raise ValueError(
+                f"SWAG takes {phase.num_steps // every} snapshot(s) in {phase.num_steps} steps, one every {every}; it "
+                f"needs at least {MINIMUM_SNAPSHOTS}: raise num_steps (or num_epochs), or lower snapshot_every."
+            )
+        return (phase,)
+
+    def kernel(self, model: Model) -> Kernel:
+        return _kernel(self, model)
+
+    def finish(self, model: Model, states: SWAGState, kept: Params, fixed: Params) -> Result:
+        del kept
+        count = int(np.min(states.num_snapshots))  # all chains have as many
+        if count < MINIMUM_SNAPSHOTS:
+            raise ValueError(
+                f"SWAG was stopped after {count} snapshot(s) and needs at least {MINIMUM_SNAPSHOTS}: give it a longer "
+                "budget, or lower snapshot_every."
+            )
+        scale = jax.tree.map(lambda squares: jnp.sqrt(squares / (count + 1)), states.squares)
+        # Slots that no snapshot filled are no deviations: the family divides by the number of slots less one.
+        filled = jax.tree.map(lambda leaf: leaf[:, : min(count, self.rank)], states.deviations)
+        return Result(LowRankGaussian(states.mean, scale, filled, fixed), model, {"num_snapshots": count})
+
+
+def _kernel(method: SWAG, model: Model) -> Kernel:
+    # The steps are those of MAP with this method's optimiser.
+    descent = records.replace(MAP(), learning_rate=method.learning_rate, optimizer=method.optimizer).kernel(model)
+
+    def init(key: Key, params: Params, batch: Batch, clock: Clock) -> SWAGState:
+        empty = jax.tree.map(lambda leaf: jnp.zeros((method.rank, *leaf.shape), leaf.dtype), params)
+        zero = jax.tree.map(jnp.zeros_like, params)
+        return SWAGState(descent.init(key, params, batch, clock), params, zero, empty, jnp.zeros((), int))
+
+    def step(key: Key, state: SWAGState, batch: Batch, clock: Clock) -> tuple[SWAGState, Any]:
+        moved, info = descent.step(key, state.descent, batch, clock)
+        every = clock.num_batches.astype(int) if method.snapshot_every is None else method.snapshot_every
+        due = (clock.step + 1) % every == 0
+        return jax.lax.cond(due, _snapshot, lambda same: same, state._replace(descent=moved)), info
+
+    return Kernel(init, step)
+
+
+def _snapshot(state: SWAGState) -> SWAGState:
+    """Add the current weights to the moments and to the ring."""
+    slot = state.num_snapshots % pytrees.num_rows(state.deviations)
+    count = state.num_snapshots + 2  # with this one and the start
+    mean = jax.tree.map(lambda m, w: m + (w - m) / count.astype(w.dtype), state.mean, state.params)
+    deviation = jax.tree.map(lambda w, m: w - m, state.params, mean)
+    squares = jax.tree.map(lambda s, w, old, d: s + (w - old) * d, state.squares, state.params, state.mean, deviation)
+    deviations = jax.tree.map(lambda ring, d: ring.at[slot].set(d), state.deviations, deviation)
+    return SWAGState(state.descent, mean, squares, deviations, state.num_snapshots + 1)

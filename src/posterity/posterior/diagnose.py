@@ -1,0 +1,269 @@
+"""Have the chains converged? Asked of the function they sample.
+
+Weights of a network can be swapped without changing the function, so chains that agree on every prediction may disagree
+on every weight. R-hat and effective numbers of draws (convergence.py) are therefore those of what is predicted at given
+inputs, draw by draw: the target's mean and the log of its standard deviation, or the probabilities of classes; then of
+the log joint, likelihood and prior; and, labelled as weight space, of some weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity.core import pytrees, records
+from posterity.core.types import Array, Phase
+from posterity.data.arrays import evenly_spaced
+from posterity.metrics import convergence
+from posterity.metrics.convergence import MIN_DRAWS, Convergence
+from posterity.models.likelihoods import class_probs
+from posterity.models.units import without_units
+from posterity.posterior.diagnosis import (
+    GOOD,
+    USABLE,
+    USABLE_DIVERGENT,
+    USABLE_SHARE,
+    Diagnosis,
+    Verdict,
+    count_inputs,
+    doubts,
+    in_words,
+    worst_of_inputs,
+)
+from posterity.prediction.streaming import DEFAULT_MEMORY, Components, OutputStream
+from posterity.prediction.uncertainty import elementwise
+from posterity.weights.on_disk import StoredArray
+
+if TYPE_CHECKING:
+    from posterity.posterior.posterior import Posterior
+
+STUCK_ACCEPTANCE = 0.01
+MAX_WEIGHTS = 100
+DENSITIES = ("log_joint", "log_likelihood", "log_prior")
+
+
+def diagnose(posterior: Posterior, x: Any, *, seed: int = 0, memory: int = DEFAULT_MEMORY) -> Diagnosis:
+    """How far the chains of a posterior agree on what they predict at rows x; a few hundred rows tell enough."""
+    family = posterior.family
+    prediction = posterior.predict(x, seed=seed, memory=memory)
+    stream = prediction._stream
+    num_chains = family.num_chains
+    if stream.closed_form:
+        return _without_chains(num_chains, 0, prediction.mean.shape, {})
+    num_draws = prediction.num_draws // num_chains
+    draws = {name: _by_chain(values, num_chains) for name, values in _predicted(stream).items()}
+    if "log_std" in draws and (draws["log_std"] == draws["log_std"][:1, :1]).all():
+        del draws["log_std"]  # a known noise
+    if family.num_draws is None or num_draws == 1:
+        return _without_chains(num_chains, num_draws, prediction.mean.shape, draws)
+    names, weights = _some_weights(family)
+    kept, steps = _kept_trace(posterior, num_draws)
+    if not getattr(posterior.method, "adjusted", True):  # nothing is ever rejected: an acceptance of 1 says nothing
+        kept = {name: values for name, values in kept.items() if name not in ("acceptance", "accepted")}
+    return _of_chains(draws, kept, steps, weights, names)
+
+
+def _predicted(stream: OutputStream) -> dict[str, np.ndarray]:
+    """What each draw predicts at each row, in the units of the target, which float32 may not hold."""
+    likelihood, shift, scale = without_units(stream.model.likelihood)
+    found = stream.map(predicted, model=records.replace(stream.model, likelihood=likelihood))
+    if likelihood is stream.model.likelihood:
+        return found
+    return {"mean": shift + scale * found["mean"].astype(float), "log_std": np.log(scale) + found["log_std"]}
+
+
+def predicted(model: Any, block: Components) -> dict[str, Array]:
+    """What each draw predicts, [n, S, ...]: probabilities of classes, or mean and log standard deviation."""
+    marginal = block.marginal(model)
+    if model.likelihood.kind == "classes":
+        return {"probability": jnp.moveaxis(class_probs(marginal), 0, 1)}
+    single = elementwise(marginal)
+    values = {"mean": single.mean, "log_std": jnp.log(single.variance) / 2}
+    return {name: jnp.moveaxis(jnp.broadcast_to(v, single.batch_shape), 0, 1) for name, v in values.items()}
+
+
+def _by_chain(values: np.ndarray, num_chains: int) -> np.ndarray:
+    """[N, S, ...] -> [C, D, N, ...]."""
+    num_rows, num_draws, *shape = values.shape
+    return np.moveaxis(values.reshape(num_rows, num_draws // num_chains, num_chains, *shape), (2, 1), (0, 1))
+
+
+def _without_chains(num_chains: int, num_draws: int, shape: tuple[int, ...], draws: dict[str, np.ndarray]) -> Diagnosis:
+    """Independent draws, or a closed form, which has no Monte Carlo error."""
+    none = np.full(shape, np.nan)
+    error = np.zeros(shape)
+    if draws:
+        flat = next(iter(draws.values())).reshape(num_chains * num_draws, *shape).astype(float)
+        with np.errstate(invalid="ignore"):  # not finite in, NaN out
+            error = flat.std(0, ddof=1) / np.sqrt(len(flat)) if len(flat) > 1 else none
+    return Diagnosis("independent", num_chains, num_draws, none, none, none, error, draws=draws)
+
+
+def _of_chains(
+    draws: dict[str, np.ndarray],
+    trace: dict[str, np.ndarray],
+    steps: int,
+    weights: np.ndarray | None,
+    names: tuple[str, ...],
+) -> Diagnosis:
+    """The diagnosis of Markov chains; `steps` of the sampler make one stride of the trace."""
+    main = next(iter(draws.values()))
+    num_chains, num_draws, *shape = main.shape
+    if steps > 1:  # strides are then means over steps, which say nothing of the draws' own densities
+        trace = {name: values for name, values in trace.items() if name not in (*DENSITIES, "energy")}
+    acceptance = trace["acceptance"].mean(1, dtype=float) if "acceptance" in trace else None
+    divergences = (trace["diverged"].sum(1) * steps).round().astype(int) if "diverged" in trace else None
+    stuck, problems = _find_stuck(main, weights, acceptance)
+    problems += _find_non_finite(draws) + _find_divergent(divergences, num_draws * steps)
+    odd, densities, weight_space = None, {}, None
+    if num_draws < MIN_DRAWS:
+        none = np.full(shape, np.nan)
+        with np.errstate(invalid="ignore"):  # not finite in, NaN out
+            found = Convergence(none, none, none, convergence.standard_error(main.astype(float)))
+    else:
+        found = _worst_of([convergence.convergence(values) for values in draws.values()])
+        odd = None if stuck else convergence.find_odd_chain(main, USABLE, USABLE_SHARE)
+        densities = {name: convergence.convergence(trace[name]) for name in DENSITIES if name in trace}
+        weight_space = None if weights is None else convergence.convergence(weights)
+    divergent = 0.0 if divergences is None else divergences.sum() / (num_chains * num_draws * steps)
+    verdict, doubted = _judge(found, draws, stuck, divergent, num_chains)
+    return Diagnosis(
+        verdict,
+        num_chains,
+        num_draws,
+        *found,
+        problems=tuple(problems),
+        doubts=doubted,
+        stuck_chains=tuple(stuck),
+        odd_chain=odd,
+        acceptance=acceptance,
+        num_divergences=divergences,
+        e_bfmi=_e_bfmi(trace),
+        densities=densities,
+        weight_space=weight_space,
+        weight_names=names,
+        draws=draws,
+        trace=trace,
+    )
+
+
+def _worst_of(found: Sequence[Convergence]) -> Convergence:
+    """The worse of several quantities at an input, where they vary; the error is that of the first, the mean."""
+    varies = [np.where(np.isnan(one.r_hat), np.nan, 1.0) for one in found]
+    r_hat = np.fmax.reduce([one.r_hat for one in found])
+    bulk = np.fmin.reduce([one.ess_bulk * known for one, known in zip(found, varies, strict=True)])
+    tail = np.fmin.reduce([one.ess_tail * known for one, known in zip(found, varies, strict=True)])
+    return Convergence(r_hat, bulk, tail, found[0].standard_error)
+
+
+def _judge(
+    found: Convergence, draws: dict[str, np.ndarray], stuck: list[int], divergent: float, num_chains: int
+) -> tuple[Verdict, tuple[str, ...]]:
+    """The verdict, and what beside R-hat stands against a better one."""
+    if stuck or not all(np.isfinite(values).all() for values in draws.values()):
+        return "not converged", ()
+    inputs = worst_of_inputs(found.r_hat)
+    if np.isnan(inputs).all():
+        return "undetermined", ()
+    # Where every draw is the same there is no R-hat to have. Any other input without one does not count as agreement.
+    inputs = inputs[~_same_everywhere(draws, len(inputs))]
+    doubted = doubts(found.ess_bulk, found.ess_tail, num_chains, divergent)
+    if (inputs < GOOD).all() and not doubted:
+        return "good", ()
+    usable = np.mean(inputs < USABLE) >= USABLE_SHARE and divergent <= USABLE_DIVERGENT
+    return "usable" if usable else "not converged", doubted
+
+
+def _same_everywhere(draws: dict[str, np.ndarray], num_inputs: int) -> np.ndarray:
+    """Inputs [N] at which all draws of all chains predict the same."""
+    same = np.full(num_inputs, bool(draws))
+    for values in draws.values():
+        same &= (values == values[:1, :1]).all((0, 1)).reshape(num_inputs, -1).all(1)
+    return same
+
+
+def _find_stuck(
+    main: np.ndarray, weights: np.ndarray | None, acceptance: np.ndarray | None
+) -> tuple[list[int], list[str]]:
+    """Chains that do not move: no weight changes (or no predicted value, where weights are not at hand)."""
+    watched = main if weights is None else weights
+    still = (watched == watched[:, :1]).reshape(len(watched), -1).all(1)
+    stuck, sentences = [], []
+    for chain, constant in enumerate(still):
+        accepted = None if acceptance is None else acceptance[chain]
+        if constant:
+            also = "" if accepted is None else f" (acceptance {accepted:.2g})"
+            sentences.append(f"Chain {chain} is stuck: all its draws are the same{also}.")
+        elif accepted is not None and not accepted >= STUCK_ACCEPTANCE:
+            sentences.append(f"Chain {chain} is stuck: it accepts {accepted:.2g} of its proposals.")
+        else:
+            continue
+        stuck.append(chain)
+    return stuck, sentences
+
+
+def _find_non_finite(draws: dict[str, np.ndarray]) -> list[str]:
+    sentences = []
+    for name, values in draws.items():
+        bad = np.asarray(~np.isfinite(values).all(1))  # [C, N, ...]
+        for chain in np.flatnonzero(bad.reshape(len(bad), -1).any(1)):
+            inputs = int(bad[chain].reshape(bad.shape[1], -1).any(1).sum())
+            sentences.append(f"Chain {chain} predicts a {in_words(name)} that is not finite at {count_inputs(inputs)}.")
+    return sentences
+
+
+def _find_divergent(divergences: np.ndarray | None, num_steps: int) -> list[str]:
+    if divergences is None:
+        return []
+    return [
+        f"Chain {chain} diverged in {count} of its {num_steps} steps: its step size is too large for where it is."
+        for chain, count in enumerate(divergences)
+        if count > 0
+    ]
+
+
+def _e_bfmi(trace: dict[str, np.ndarray]) -> np.ndarray | None:
+    if "energy" not in trace or trace["energy"].shape[1] < MIN_DRAWS:
+        return None
+    return convergence.e_bfmi(trace["energy"].astype(float))
+
+
+def _kept_trace(posterior: Posterior, num_draws: int) -> tuple[dict[str, np.ndarray], int]:
+    """The strides of the trace that belong to kept draws, [C, D], and how many steps each stands for."""
+    trace = posterior.trace
+    length = min((values.shape[1] for values in trace.values()), default=0)
+    if length == 0:
+        return {}, 1
+    phases: tuple[Phase, ...] = posterior.method.plan(posterior.receipt.num_data)
+    strides = [-(-phase.num_steps // phase.thin) for phase in phases]
+    draws = [phase.keep and not phase.adapt for phase in phases]
+    kept = np.repeat(draws, strides).astype(bool)
+    if kept.size == length and kept.sum() == num_draws:
+        index = np.flatnonzero(kept)
+    elif length >= num_draws and sum(draws) == 1 and draws[-1]:
+        index = np.arange(length - num_draws, length)  # a run that a budget cut short
+    else:
+        return {}, 1
+    thin = max((phase.thin for phase, draw in zip(phases, draws, strict=True) if draw), default=1)
+    return {name: np.asarray(values)[:, index] for name, values in trace.items()}, thin
+
+
+def _some_weights(family: Any) -> tuple[tuple[str, ...], np.ndarray | None]:
+    """Names and draws [C, D, W] of weights spread evenly over the network; None where draws are not at hand."""
+    if getattr(family, "draws", None) is None:
+        return (), None
+    names, parts = [], []
+    leaves = jax.tree.leaves(family.draws)
+    sizes = [int(np.prod(leaf.shape[2:])) for leaf in leaves]
+    ends = np.cumsum(sizes)
+    chosen = evenly_spaced(ends[-1], MAX_WEIGHTS)
+    for name, leaf, size, end in zip(pytrees.leaf_names(family.draws), leaves, sizes, ends, strict=True):
+        local = chosen[(chosen >= end - size) & (chosen < end)] - (end - size)
+        names += [f"{name}[{', '.join(map(str, np.unravel_index(i, leaf.shape[2:])))}]" for i in local]
+        stored = isinstance(leaf, StoredArray)
+        parts.append(leaf.columns(local) if stored else np.asarray(leaf).reshape(*leaf.shape[:2], -1)[:, :, local])
+    return tuple(names), np.concatenate(parts, -1)

@@ -1,0 +1,302 @@
+"""What was found out about the chains of a posterior, and how to say it. The verdicts:
+
+good            R-hat under 1.01 and, for the centre and for the tails, at least 100 effective draws per chain, at every
+                input (Vehtari et al. 2021); at most 1 % of steps diverged
+usable          R-hat under 1.1 at 95 % of inputs; at most 10 % of steps diverged
+not converged   otherwise, and where a chain is stuck or predicts values that are not finite
+undetermined    too few draws, or nothing varies: no number
+independent     not a Markov chain: only the Monte Carlo error is left to tell
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+
+from posterity.metrics import convergence
+from posterity.metrics.convergence import MIN_DRAWS, Convergence
+
+Verdict = Literal["good", "usable", "not converged", "undetermined", "independent"]
+GOOD, USABLE, USABLE_SHARE = 1.01, 1.1, 0.95
+GOOD_ESS = 100  # effective draws per chain
+GOOD_DIVERGENT, USABLE_DIVERGENT = 0.01, 0.1  # shares of the kept steps
+LOW_E_BFMI = 0.3
+FEW = 100  # effective draws in all
+SAMPLE_STATS = {  # what ArviZ calls the numbers a sampler records
+    "log_joint": "lp",
+    "acceptance": "acceptance_rate",
+    "diverged": "diverging",
+    "num_gradients": "n_steps",
+    "log_likelihood": "total_log_likelihood",  # its log_likelihood is that of each row
+}
+RESTART = "Restart from other weights, with more burn-in or a smaller step size, before anything is averaged."
+
+
+@dataclass(frozen=True)
+class Diagnosis:
+    """What was found; print it for the words. Arrays over inputs are shaped as `prediction.mean`, [N, ...]."""
+
+    verdict: Verdict
+    num_chains: int
+    num_draws: int  # of each chain
+    r_hat: np.ndarray = field(repr=False)  # the larger of that of the mean and of the spread
+    ess_bulk: np.ndarray = field(repr=False)  # the smaller, of all chains together
+    ess_tail: np.ndarray = field(repr=False)
+    monte_carlo_error: np.ndarray = field(repr=False)  # standard error of the predictive mean
+    problems: tuple[str, ...] = ()  # sentences that name chains
+    doubts: tuple[str, ...] = ()  # why it is not good where R-hat alone would let it pass
+    stuck_chains: tuple[int, ...] = ()
+    odd_chain: int | None = None  # the one chain that disagrees with the others
+    acceptance: np.ndarray | None = None  # [C] mean probability
+    num_divergences: np.ndarray | None = None  # [C]
+    e_bfmi: np.ndarray | None = None  # [C], of samplers that record the energy of position and momentum
+    densities: dict[str, Convergence] = field(default_factory=dict, repr=False)  # of log joint, likelihood, prior
+    weight_space: Convergence | None = field(default=None, repr=False)  # [W], of some weights
+    weight_names: tuple[str, ...] = field(default=(), repr=False)
+    draws: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # predicted values, [C, D, N, ...]
+    trace: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # of the kept draws, [C, D]
+
+    @property
+    def r_hat_of_inputs(self) -> np.ndarray:
+        """The largest R-hat at each input, [N]; NaN where every draw gives the same value."""
+        return worst_of_inputs(self.r_hat)
+
+    def share_under(self, threshold: float) -> float:
+        """The share of inputs whose R-hat is under a threshold, of those that have one."""
+        return share_under(self.r_hat_of_inputs, threshold)
+
+    def worst_inputs(self, count: int = 5) -> np.ndarray:
+        """Rows of x with the largest R-hat, or Monte Carlo error where there is no R-hat; worst first."""
+        ranked = self.r_hat_of_inputs
+        if np.isnan(ranked).all():
+            ranked = worst_of_inputs(self.monte_carlo_error)
+        order = np.argsort(-np.where(np.isnan(ranked), -np.inf, ranked), kind="stable")
+        return order[: min(count, np.sum(~np.isnan(ranked)))]
+
+    def draws_needed(self, standard_error: float) -> int:
+        """How many more draws of each chain would bring the worst standard error of the predictive mean under a value.
+
+        In units of the target, or of probability. The error falls with the square root of the number of draws; of
+        chains that have not converged this is a guess.
+        """
+        if not standard_error > 0:
+            raise ValueError(f"standard_error={standard_error} must be above 0, in units of the predictive mean.")
+        if self.stuck_chains:
+            raise ValueError(f"{_name_chains(self.stuck_chains)} stuck: more draws do not help. {RESTART}")
+        if not _means_are_finite(self):
+            raise ValueError(
+                "Draws that predict values that are not finite cannot tell their own Monte Carlo error: more draws do "
+                f"not help. {RESTART}"
+            )
+        if not np.isfinite(self.monte_carlo_error).all():
+            raise ValueError(
+                f"{self.num_chains} x {self.num_draws} draws cannot tell their own Monte Carlo error, so it cannot be "
+                f"said how many more are needed: run at least {convergence.SHORT} draws per chain."
+            )
+        ratio = np.square(self.monte_carlo_error.max() / standard_error)
+        return max(0, int(np.ceil(self.num_draws * (ratio - 1))))
+
+    def to_dict(self) -> dict[str, dict[str, np.ndarray]]:
+        """Plain arrays [C, D, ...] in ArviZ's groups: predicted values under "posterior", the trace as sample_stats."""
+        stats = {SAMPLE_STATS.get(name, name): values for name, values in self.trace.items()}
+        if "diverging" in stats:
+            stats["diverging"] = stats["diverging"] > 0
+        return {"posterior": dict(self.draws), "sample_stats": stats}
+
+    def to_arviz(self) -> Any:
+        """`to_dict` as ArviZ's own object."""
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", FutureWarning)  # ArviZ announces its next version when imported
+                import arviz  # type: ignore[import-not-found]
+        except ImportError as error:
+            raise ImportError("to_arviz needs ArviZ: pip install arviz. The plain arrays are in to_dict().") from error
+        groups: dict[str, Any] = {name: values for name, values in self.to_dict().items() if values}
+        if hasattr(arviz, "InferenceData"):  # before version 1
+            return arviz.from_dict(**groups)
+        return arviz.from_dict(groups)
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [_verdict_line(self), *self.doubts, *self.problems, *_detail_lines(self), *_advice_lines(self)]
+        )
+
+
+def worst_of_inputs(values: np.ndarray) -> np.ndarray:
+    """The largest of the values at each input, [N, ...] -> [N]; NaN where there is none."""
+    return np.fmax.reduce(values.reshape(len(values), -1), axis=1)
+
+
+def share_under(values: np.ndarray, threshold: float) -> float:
+    """The share of values under a threshold, of those that are known."""
+    known = values[~np.isnan(values)]
+    return float(np.mean(known < threshold)) if known.size else float("nan")
+
+
+def doubts(ess_bulk: np.ndarray, ess_tail: np.ndarray, num_chains: int, divergent: float) -> tuple[str, ...]:
+    """What stands against a good verdict beside R-hat; `divergent` is the share of kept steps that diverged."""
+    sentences = []
+    bulk, tail = (np.nanmin(values, initial=np.inf) for values in (ess_bulk, ess_tail))
+    if not min(bulk, tail) >= GOOD_ESS * num_chains:
+        sentences.append(
+            f"Too few effective draws to be good: at the worst input {bulk:.0f} for the centre and {tail:.0f} for the "
+            f"tails; {GOOD_ESS} per chain, here {GOOD_ESS * num_chains}, are needed."
+        )
+    if not divergent <= GOOD_DIVERGENT:
+        sentences.append(
+            f"Too many divergences to be good: {100 * divergent:.0f} % of the kept steps; the sampler avoids some "
+            "region. Lower step_size, or raise target_acceptance."
+        )
+    return tuple(sentences)
+
+
+def _verdict_line(found: Diagnosis) -> str:
+    inputs = count_inputs(len(found.r_hat))
+    if found.verdict == "independent":
+        return "Not a Markov chain: its draws are independent; nothing to diagnose."
+    if found.num_draws < MIN_DRAWS:
+        return (
+            f"{found.verdict.capitalize()}: {found.num_draws} draws per chain are too few for R-hat, which compares "
+            f"halves of chains; at least {MIN_DRAWS} are needed, a hundred are useful."
+        )
+    if np.isnan(found.r_hat_of_inputs).all():
+        return f"{found.verdict.capitalize()}: at {inputs} no R-hat exists, {_why_none(found)}."
+    largest = np.nanmax(found.r_hat_of_inputs)
+    if found.verdict == "good":
+        return (
+            f"Good: R-hat is under {GOOD} at {inputs}, {largest:.3f} at most, and at least {GOOD_ESS} draws per chain "
+            "are effective."
+        )
+    shares = [f"under {limit} at {100 * found.share_under(limit):.0f} %" for limit in (USABLE, GOOD)]
+    return f"{found.verdict.capitalize()}: of {inputs}, R-hat is {' and '.join(shares)}; the largest is {largest:.3g}."
+
+
+def _why_none(found: Diagnosis) -> str:
+    num_bad = int(_non_finite_inputs(found).sum())
+    if num_bad == 0:
+        return "as every draw predicts the same"
+    if num_bad == len(found.r_hat):
+        return "as what is predicted is not finite"
+    return f"as what is predicted is not finite at {num_bad} of them, and the same in every draw at the others"
+
+
+def _non_finite_inputs(found: Diagnosis) -> np.ndarray:
+    """Inputs [N] at which some draw predicts a value that is not finite."""
+    bad = np.zeros(len(found.r_hat), bool)
+    for values in found.draws.values():
+        bad |= ~np.isfinite(values).all((0, 1)).reshape(len(bad), -1).all(1)
+    return bad
+
+
+def _means_are_finite(found: Diagnosis) -> bool:
+    """Of what the Monte Carlo error is: the first of the predicted values."""
+    return all(bool(np.isfinite(values).all()) for values in [*found.draws.values()][:1])
+
+
+def _detail_lines(found: Diagnosis) -> list[str]:
+    """Worst inputs, effective draws and error, then what the sampler recorded, then weight space."""
+    lines = []
+    worst = found.worst_inputs()
+    if found.odd_chain is not None:
+        lines.append(f"Chain {found.odd_chain} disagrees with the others; without it they agree.")
+    if worst.size and not np.isnan(found.r_hat_of_inputs).all():
+        shown = ", ".join(f"{row} ({found.r_hat_of_inputs[row]:.3g})" for row in worst)
+        lines.append(f"Worst inputs, by row of x (R-hat): {shown}.")
+    num_same = int(np.isnan(found.r_hat_of_inputs).sum())
+    if 0 < num_same < len(found.r_hat) and not found.problems:
+        lines.append(f"At {count_inputs(num_same)} every draw predicts the same; they are left out.")
+    if np.isfinite(found.ess_bulk).any():
+        lines.append(
+            f"Of {found.num_chains} x {found.num_draws} draws, at the worst input {np.nanmin(found.ess_bulk):.0f} "
+            f"effective ones for the centre and {np.nanmin(found.ess_tail):.0f} for the tails."
+            + (" R-hat itself is uncertain with so few." if np.nanmin(found.ess_bulk) < FEW else "")
+        )
+    lines += [_error_line(found), *_sampler_lines(found)]
+    if found.weight_space is not None:
+        lines.append(
+            f"Weight space, which says little as weights can be swapped: R-hat under {USABLE} for "
+            f"{100 * share_under(found.weight_space.r_hat, USABLE):.0f} % of {len(found.weight_names)} weights."
+        )
+    return lines
+
+
+def _error_line(found: Diagnosis) -> str:
+    if found.num_draws == 0:
+        return "The prediction is a closed form: it has no Monte Carlo error."
+    if np.isnan(found.monte_carlo_error).all() and not _means_are_finite(found):
+        return "Monte Carlo error of the predictive mean: not known, as what is predicted is not finite."
+    if np.isnan(found.monte_carlo_error).all():
+        size = "one draw" if found.num_draws == 1 else f"one chain of {found.num_draws} draws"
+        return f"Monte Carlo error of the predictive mean: {size} cannot tell."
+    flat = worst_of_inputs(found.monte_carlo_error)
+    line = (
+        f"Monte Carlo error of the predictive mean: {np.nanmax(flat):.2g} at most (row {np.nanargmax(flat)}), "
+        f"{np.nanmedian(flat):.2g} at a typical row."
+    )
+    if found.stuck_chains or not np.isfinite(found.monte_carlo_error).all():
+        return line
+    more = found.draws_needed(np.max(flat) / 2) if flat.any() else 0
+    return (
+        f"{line} Halving it takes {more} more draws per chain; draws_needed(standard_error) tells for any other value."
+    )
+
+
+def _sampler_lines(found: Diagnosis) -> list[str]:
+    lines = []
+    if found.acceptance is not None:
+        lines.append(f"Acceptance by chain: {', '.join(f'{value:.2f}' for value in found.acceptance)}.")
+    if found.num_divergences is not None and not found.num_divergences.any():
+        lines.append("No divergences.")
+    for name, one in found.densities.items():
+        lines.append(f"{in_words(name).capitalize()}: R-hat {one.r_hat:.3g}, {one.ess_bulk:.0f} effective draws.")
+    if found.e_bfmi is not None:
+        lines.append(f"E-BFMI of the energy by chain: {', '.join(f'{value:.2f}' for value in found.e_bfmi)}.")
+        slow = [chain for chain, value in enumerate(found.e_bfmi) if value < LOW_E_BFMI]
+        if slow:
+            lines.append(
+                f"{_name_chains(slow)} slow to change energy (E-BFMI under {LOW_E_BFMI}): tails are explored poorly; "
+                "more draws, or a narrower prior, help."
+            )
+    return lines
+
+
+def _advice_lines(found: Diagnosis) -> list[str]:
+    lines = []
+    if found.verdict == "independent":
+        return ["More independent draws are cheap: predict(x, num_draws=...)."] if found.num_draws > 1 else []
+    if found.num_chains == 1 and found.num_draws >= MIN_DRAWS:
+        lines.append(
+            "One chain alone: R-hat compares its two halves. That is weaker: what the chain never visited cannot be "
+            "seen; run chains=4."
+        )
+    if found.stuck_chains:
+        lines.append(f"What to do: do not use this average. {RESTART}")
+    elif found.verdict == "not converged":
+        lines.append(
+            "What to do: do not average yet. Run more burn-in and more draws; restart any chain that stays apart from "
+            "the others."
+        )
+    elif found.verdict == "usable" and np.nanmin(found.ess_tail) < FEW:
+        lines.append("What to do: run more draws; with so few effective ones R-hat and intervals are rough.")
+    elif found.verdict == "usable":
+        lines.append("What to do: fine for means and intervals; as a reference for other methods, run more draws.")
+    elif found.verdict == "undetermined":
+        lines.append("What to do: run more draws, or give other inputs.")
+    return lines
+
+
+def _name_chains(chosen: Sequence[int]) -> str:
+    shown = ", ".join(map(str, chosen))
+    return f"Chain {shown} is" if len(chosen) == 1 else f"Chains {shown} are"
+
+
+def in_words(name: str) -> str:
+    return {"log_std": "log standard deviation"}.get(name, name.replace("_", " "))
+
+
+def count_inputs(count: int) -> str:
+    return "1 input" if count == 1 else f"{count} inputs"

@@ -1,0 +1,216 @@
+"""What `fit` returns: weights, the model they belong to, how they were found, and the receipt."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from posterity.core import pytrees
+from posterity.core.checks import is_number, is_whole
+from posterity.core.types import Family, Key, Params
+from posterity.data.arrays import check_inputs, check_like
+from posterity.models.model import Model
+from posterity.posterior import diagnose
+from posterity.posterior.diagnosis import Diagnosis
+from posterity.posterior.receipt import Receipt
+from posterity.prediction.novelty import SCORES, Calibration, FeatureDistance, Score, feature_distance
+from posterity.prediction.prediction import Prediction
+from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
+from posterity.storage.codec import StoreError
+from posterity.storage.folder import MANIFEST, Writer
+from posterity.weights.families import DropoutMasks, Samples
+
+DEFAULT_DRAWS = 100
+DRAWING = 2**28  # folded into the keys of draws, clear of what `fit` and samples of targets fold in
+
+
+@dataclass(frozen=True, repr=False)
+class Posterior:
+    """A family of weights with the model it belongs to. `predict` is what most people want."""
+
+    model: Model
+    family: Family
+    method: Any
+    receipt: Receipt
+    trace: dict[str, np.ndarray]  # name -> [C, R], one entry a stride
+    facts: dict[str, Any]  # what a method learned beside the weights, e.g. log_evidence
+    inputs: Any  # the training inputs, for feature distances
+    calibration: Calibration | None = None
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the user's own, plain JSON
+
+    def __repr__(self) -> str:
+        facts = self.receipt
+        return (
+            f"Posterior({facts.method}: {facts.num_weights} weights, {facts.num_data} rows, {facts.num_chains} chains, "
+            f"{self.family.num_draws or 'fresh'} draws)"
+        )
+
+    def predict(
+        self,
+        x: Any,
+        *,
+        num_draws: int | None = None,
+        seed: int = 0,
+        memory: int = DEFAULT_MEMORY,
+        closed_form: bool = True,
+    ) -> Prediction:
+        """The predictive distribution at rows x.
+
+        Args:
+            x: Inputs shaped as in training.
+            num_draws: Draws to mix; by default all stored ones, or 100 fresh ones.
+            seed: Of fresh draws; the same seed gives the same draws at any rows.
+            memory: Bytes to stay within, about; draws on disk are read in pieces that fit.
+            closed_form: Use Gaussian formulas where method and likelihood have them, instead of draws.
+        """
+        _check_memory(memory)
+        inputs = check_inputs(x)
+        self._check_rows(inputs)
+        closed = closed_form and num_draws is None and self._has_closed_form
+        stream = OutputStream(self.model, self.family, _draw_key(seed), inputs, self._choose(num_draws), closed, memory)
+        # p-values compare with scores of held-out rows, which were predicted as is usual.
+        fresh = self.family.num_draws is None and not closed
+        usual = num_draws in (None, self.family.num_draws) and closed_form and not (fresh and seed)
+        return Prediction(stream, self.calibration, None if usual else partial(self.predict, inputs, memory=memory))
+
+    def diagnose(self, x: Any, *, seed: int = 0, memory: int = DEFAULT_MEMORY) -> Diagnosis:
+        """Whether the chains agree on what they predict at rows x, in numbers and, printed, in words."""
+        return diagnose.diagnose(self, x, seed=seed, memory=memory)
+
+    def calibrate(self, x: Any, score: Score | None = None) -> Posterior:
+        """The same posterior with out-of-distribution p-values, from rows it was not trained on.
+
+        `score`: "epistemic", "total", or "features" (distance of the last hidden features); by default epistemic, or
+        features where one draw leaves nothing to disagree.
+        """
+        if score is not None and score not in SCORES:
+            raise ValueError(f"score={score!r} is not known; choose from {', '.join(SCORES)}.")
+        inputs = check_inputs(x)
+        single = self.family.num_draws == 1 and not self._has_closed_form
+        chosen: Score = score or ("features" if single else "epistemic")
+        distance = None
+        if chosen == "features":
+            distance = self.feature_distance()
+        blank = Calibration(chosen, np.zeros(0), distance)
+        scores = np.sort(blank.score(self.predict(inputs), inputs))
+        return dataclasses.replace(self, calibration=blank._replace(scores=scores))
+
+    def feature_distance(self) -> FeatureDistance:
+        """How far a row's last hidden features lie from those of the training rows."""
+        return feature_distance(self.model, self._complete_weights(), self.inputs)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into a new folder; `load(path)` reads it again. Draws go into files of about 64 MB."""
+        folder = Path(path)
+        if (folder / MANIFEST).exists():
+            raise StoreError(f"{folder} holds a store already; choose a new folder.")
+        from posterity.posterior.saving import posterior_parts  # which builds posteriors, and so imports this module
+
+        writer = Writer(folder)
+        writer.manifest({"posterior": posterior_parts(self, writer)})
+
+    def weights(self, num_draws: int | None = None, seed: int = 0) -> Params:
+        """Complete weights of draws, [S, ...]; by default of all stored ones, or of one where fresh ones are made."""
+        family: Any = self.family
+        if isinstance(family, DropoutMasks):
+            raise TypeError(
+                "The draws of MC dropout are masks on units, not weights: posterior.starting_weights(1) gives the "
+                "weights they act on, predict(x).outputs what the draws come to."
+            )
+        fresh = num_draws is None and family.num_draws is None
+        family, draws = family.at_hand(self._choose(1 if fresh else num_draws))
+        key = _draw_key(seed)
+        return jax.vmap(lambda index: family.weights(self.model, key, index))(jnp.asarray(draws))
+
+    def starting_weights(self, num_chains: int) -> Params:
+        """Complete weights for so many chains of another method, [C, ...]; chains are used again where too few."""
+        index = jnp.arange(num_chains) % self.family.num_chains
+        return pytrees.take_rows(self._complete_weights(), index)
+
+    def _complete_weights(self) -> Params:
+        fixed = self.family.fixed  # type: ignore[attr-defined]
+        return pytrees.merge(self.family.point(), fixed)
+
+    @property
+    def _has_closed_form(self) -> bool:
+        """Of rows whose target is one number or vector: the pixels of an image are correlated, which it leaves out."""
+        if not (hasattr(self.family, "moments") and self.model.likelihood.has_marginal):
+            return False
+        row = pytrees.take_rows(self.inputs, slice(0, 1))
+        outputs = jax.eval_shape(lambda params: self.model.outputs(params, row), self._one_weight_vector())
+        return outputs.ndim == 2
+
+    def _one_weight_vector(self) -> Params:
+        return pytrees.take_rows(self._complete_weights(), 0)
+
+    def _choose(self, num_draws: int | None) -> np.ndarray:
+        stored = self.family.num_draws
+        if num_draws is not None:
+            _check_draws(num_draws)
+        if stored is None:
+            per_chain = self.family.num_chains
+            wanted = -(-DEFAULT_DRAWS // per_chain) * per_chain if num_draws is None else num_draws
+            return np.arange(wanted)
+        if num_draws is None or num_draws == stored:
+            return np.arange(stored)
+        if num_draws > stored:
+            raise ValueError(f"num_draws={num_draws}, but {stored} draws are stored; ask for at most that many.")
+        return _evenly_spaced(num_draws, self.family.num_chains, stored // self.family.num_chains)
+
+    def _check_rows(self, inputs: Any) -> None:
+        check_like(inputs, self.inputs)
+        self.model.check_inputs(inputs)
+
+
+def _check_draws(num_draws: Any) -> None:
+    if not (is_whole(num_draws) and num_draws >= 1):
+        raise ValueError(f"num_draws={num_draws!r} must be a whole number, at least 1.")
+
+
+def _check_memory(memory: Any) -> None:
+    if not (is_number(memory) and memory > 0):
+        raise ValueError(f"memory={memory!r} must be a number of bytes above 0, for instance 2**30 for 1 GB.")
+
+
+def _draw_key(seed: int) -> Key:
+    """The key of fresh draws; not the one that `fit` begins with at the same seed."""
+    return jax.random.fold_in(jax.random.key(seed), DRAWING)
+
+
+def _evenly_spaced(count: int, num_chains: int, num_draws: int) -> np.ndarray:
+    """So many of the draws s = draw * C + chain: as many of each chain as can be, evenly spaced along it."""
+    per_chain = np.full(num_chains, count // num_chains)
+    per_chain[np.linspace(0, num_chains - 1, count % num_chains).round().astype(int)] += 1
+    places = [
+        np.linspace(0, num_draws - 1, size).round().astype(int) * num_chains + chain
+        for chain, size in enumerate(per_chain)
+    ]
+    return np.sort(np.concatenate(places))
+
+
+def prior_predictive(model: Model, x: Any, *, num_draws: int = 100, seed: int = 0) -> Prediction:
+    """What the model says before it has seen a datum: draws of functions from the prior, as a prediction at rows x."""
+    _check_draws(num_draws)
+    inputs = check_inputs(x)
+    model.check_inputs(inputs)
+    key_init, key_draws, key = jax.random.split(jax.random.key(seed), 3)
+    two = jax.tree.map(lambda leaf: jnp.asarray(leaf[:2]), inputs)
+    start = model.init(key_init, two)
+    free, fixed = model.split(start)
+    model.check_weights(free, fixed, two)
+
+    def draw(key: Key) -> Params:
+        return model.split(model.sample_prior(key, start))[0]
+
+    draws = jax.vmap(draw)(jax.random.split(key_draws, num_draws))
+    # A chain for each draw: they are independent, and their errors those of independent draws.
+    draws = jax.tree.map(lambda leaf: leaf[:, None], draws)
+    family = Samples(draws, jax.tree.map(lambda leaf: jnp.repeat(leaf[None], num_draws, 0), fixed))
+    return Prediction(OutputStream(model, family, key, inputs, np.arange(num_draws), False, DEFAULT_MEMORY))

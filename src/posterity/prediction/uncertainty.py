@@ -1,0 +1,122 @@
+"""Where a prediction's uncertainty comes from: functions of one block's components, [S, n, ...] -> [n, ...].
+
+Variance (regression, counts), m_s and v_s the mean and variance of the target under draw s:
+    total = aleatoric + epistemic,   aleatoric = mean_s v_s   (noise),   epistemic = var_s m_s   (ignorance)
+Entropy (classes), p_s the class probabilities under draw s (Houlsby et al. 2011; Kendall & Gal 2017):
+    total = H[mean_s p_s],   aleatoric = mean_s H[p_s],   epistemic = total - aleatoric = mutual information
+
+Each is a smooth function of averages over draws, so its Monte Carlo error is that of the average of its influence
+function psi_s (the delta method): v_s, (m_s - m)^2, -sum_c p_sc log mean_c, KL(p_s || mean). Draws of a Markov chain
+are correlated, and their error is that of fewer draws.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import numpyro.distributions as dist
+
+from posterity.core.types import Array, Family
+from posterity.metrics import convergence, information
+from posterity.models.likelihoods import class_probs
+from posterity.prediction.streaming import Components
+
+ROWS_TOGETHER = 32  # divides the rows of every block
+
+
+class Uncertainty(NamedTuple):
+    """Three numbers per row: in squared units of the target, or in nats for classes."""
+
+    total: Array
+    aleatoric: Array
+    epistemic: Array
+
+
+class Decomposition(NamedTuple):
+    """The split, and the Monte Carlo standard error of each part."""
+
+    value: Uncertainty
+    standard_error: Uncertainty
+
+
+def elementwise(distribution: dist.Distribution) -> dist.Distribution:
+    """The distribution of each single number of a row's target."""
+    if isinstance(distribution, dist.MultivariateNormal):
+        return dist.Normal(distribution.loc, jnp.sqrt(distribution.variance))
+    return distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
+
+
+def variances(model: Any, block: Components, positions: Array) -> Decomposition:
+    """The split of the variance; axis 0 of the result counts rows."""
+    conditional, marginal = elementwise(block.conditional(model)), elementwise(block.marginal(model))
+    mean, noise = _full(marginal.mean, marginal), _full(conditional.variance, marginal)
+    between = jnp.square(mean - mean.mean(0))
+    aleatoric, epistemic = noise.mean(0), between.mean(0)
+    if block.covariance is not None:
+        # Not the total less the noise: with many rows nothing would be left of the difference in float32.
+        epistemic += model.likelihood.mean_variance(block.covariance).mean(0)
+    value = Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
+    if block.covariance is not None:
+        return Decomposition(value, jax.tree.map(jnp.zeros_like, value))
+    return Decomposition(value, monte_carlo_error(Uncertainty(noise + between, noise, between), positions))
+
+
+def entropies(model: Any, block: Components, positions: Array) -> Decomposition:
+    """The split of the predictive entropy."""
+    probs = class_probs(block.marginal(model))
+    mean = probs.mean(0)
+    each = information.entropy(probs)
+    aleatoric = each.mean(0)
+    # Rounding alone can put the noise above the whole; maximum, unlike a where, keeps NaN.
+    total = jnp.maximum(information.entropy(mean), aleatoric)
+    value = Uncertainty(total, aleatoric, total - aleatoric)
+    # The mean may be rounded to zero where one draw is not: what such a class adds to the entropy is less than that.
+    cross = information.cross_entropy(jnp.where(mean == 0, 0.0, probs), mean[None])
+    return Decomposition(value, monte_carlo_error(Uncertainty(cross, each, cross - each), positions))
+
+
+def jackknife_mutual_information(model: Any, block: Components) -> Array:
+    return information.mutual_information_jackknife(class_probs(block.marginal(model)))
+
+
+def variation_ratio(model: Any, block: Components) -> Array:
+    return information.variation_ratio(class_probs(block.marginal(model)))
+
+
+def _full(values: Array, distribution: dist.Distribution) -> Array:
+    """A distribution's mean or variance may be one number for all rows."""
+    return jnp.broadcast_to(values, distribution.batch_shape)
+
+
+def monte_carlo_error(influence: Uncertainty, positions: Array) -> Uncertainty:
+    """Standard error of the mean over draws of psi [S, n, ...], for each part; NaN for one draw, which cannot tell.
+
+    `positions` [C, D]: where the draws of each chain are found, in order; empty for independent draws.
+    """
+    num_draws, *shape = influence.total.shape
+    if num_draws < 2:
+        return Uncertainty(*(jnp.full(shape, jnp.nan) for _ in influence))
+    if positions.size == 0:
+        return Uncertainty(*(psi.std(0, ddof=1) / jnp.sqrt(num_draws) for psi in influence))
+    rows = [psi.reshape(num_draws, -1).T for psi in influence]
+    # A few rows at a time: the spectra of a whole block would take several times its memory.
+    errors = jax.lax.map(
+        lambda parts: convergence.standard_error(jnp.stack(parts, -1)[positions], jnp), rows, batch_size=ROWS_TOGETHER
+    )
+    return Uncertainty(*errors.T.reshape(-1, *shape))
+
+
+def chain_positions(family: Family, draws: np.ndarray) -> np.ndarray:
+    """Where in `draws` those of each chain are, [C, D]; empty if none is correlated with another.
+
+    Families that make fresh draws make independent ones, and so do chains that keep one draw each.
+    """
+    num_chains, stored = family.num_chains, family.num_draws
+    if stored is None or stored == num_chains:
+        return np.zeros((0, 0), int)
+    found = [np.flatnonzero(draws % num_chains == chain) for chain in range(num_chains)]
+    shortest = min(map(len, found))  # a subset of the draws need not take as many from each chain
+    return np.stack([places[:shortest] for places in found])

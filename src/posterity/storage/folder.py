@@ -1,0 +1,233 @@
+"""A run or a posterior as a directory: safetensors for arrays, then a JSON manifest with the checksum of every file.
+
+Files are written beside their final name, flushed to disk and renamed, the manifest last: whatever interrupts a write,
+the manifest on disk names only whole files. What a manifest says of values is told by `encoding`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+import safetensors.numpy
+from safetensors import SafetensorError, safe_open
+
+from posterity.core.devices import wait_for_all
+from posterity.storage.codec import StoreError
+
+FORMAT = 1
+MANIFEST = "manifest.json"
+LEFT_BEHIND = "job.safetensors"  # the one file that a run writes before its first manifest
+
+DAMAGE = (  # what values come to that were edited, wherever they are used
+    *(LookupError, TypeError, ValueError, AttributeError, AssertionError),
+    *(OverflowError, ZeroDivisionError, RecursionError),
+)
+
+
+class Writer:
+    """Writes arrays and a manifest into a directory; remembers what is whole.
+
+    `together`: all processes of a run call it in step; the first one writes, and none goes on before it has.
+    `ours`: the folder lies within a store, so whatever it holds without a manifest was left by a run that was killed.
+    """
+
+    def __init__(self, folder: Path, together: bool = False, ours: bool = False) -> None:
+        self.folder, self.together = folder, together
+        self.files: dict[str, str] = {}  # name -> checksum
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            begins = not (folder / MANIFEST).exists()
+            if begins and not ours:
+                _check_empty(folder)
+        except OSError as error:
+            raise StoreError(
+                f"Cannot make the folder {folder} or look into it: {error.strerror}. Choose another store."
+            ) from error
+        self._named = set() if begins else set(_read_manifest(folder)["files"])  # by the manifest on disk
+        if begins and together:
+            wait_for_all("store")  # or a process that is late would find what the first one has written
+
+    def arrays(self, name: str, values: dict[str, np.ndarray]) -> None:
+        try:
+            payload = safetensors.numpy.save({key: np.ascontiguousarray(value) for key, value in values.items()})
+        except SafetensorError as error:
+            raise StoreError(f"A store cannot hold an array of {name}: {error}. Use float32 or float64.") from error
+        self._write(f"{name}.safetensors", payload)
+        self.files[f"{name}.safetensors"] = _digest(payload)
+
+    def path(self, name: str) -> Path:
+        return self.folder / f"{name}.safetensors"
+
+    def drop(self, name: str) -> None:
+        """Forget a file; it is removed once a manifest without it is in place."""
+        self.files.pop(f"{name}.safetensors", None)
+
+    def manifest(self, body: dict[str, Any]) -> None:
+        body = {"format": FORMAT, "files": self.files, **body}
+        text = json.dumps(body, sort_keys=True)
+        whole = json.dumps({"checksum": _digest(text.encode()), "body": text}, indent=1)
+        self._write(MANIFEST, whole.encode())
+        if self._writes:
+            # Only what this store itself has named: a folder may hold files of others.
+            for name in self._named - set(self.files):
+                with suppress(OSError):  # what stays behind costs room, nothing else
+                    (self.folder / name).unlink()
+        self._named = set(self.files)
+
+    @property
+    def _writes(self) -> bool:
+        return not self.together or jax.process_index() == 0
+
+    def _write(self, name: str, payload: bytes) -> None:
+        if self._writes:
+            self._replace(name, payload)
+        if self.together:
+            wait_for_all(name)
+
+    def _replace(self, name: str, payload: bytes) -> None:
+        final, temporary = self.folder / name, self.folder / f".{name}.partial"
+        try:
+            with open(temporary, "wb") as file:
+                file.write(payload)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, final)
+        except OSError as error:
+            with suppress(OSError):  # on a read-only disk this fails as well, and must not hide why
+                temporary.unlink(missing_ok=True)
+            raise StoreError(
+                f"Cannot write {final}: {error.strerror}. What was stored before is whole and readable; make room, or "
+                "choose another folder, then resume."
+            ) from error
+
+
+class Reader:
+    """Reads a directory and refuses what is damaged, truncated or of a newer format."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+        self.body = _read_manifest(self.folder)
+        self.files: dict[str, str] = self.body["files"]
+        self._verified: set[str] = set()
+
+    def path(self, name: str) -> Path:
+        """A file whose checksum was found right."""
+        full = f"{name}.safetensors"
+        if full not in self.files:
+            raise StoreError(f"The store {self.folder} does not name {full}; it is damaged.")
+        path = self.folder / full
+        if full not in self._verified:
+            if not path.is_file() or _digest_file(path) != self.files[full]:
+                raise StoreError(f"{path} is missing or damaged (its checksum is wrong); restore it from a copy.")
+            self._verified.add(full)
+        return path
+
+    def arrays(self, name: str) -> dict[str, np.ndarray]:
+        path = self.path(name)
+        try:
+            return safetensors.numpy.load_file(path)
+        except (SafetensorError, LookupError, ValueError, OverflowError) as error:
+            raise StoreError(f"{path} is damaged ({error}); restore it from a copy.") from error
+
+    def check_files(self) -> None:
+        """Refuse a store of which any file is damaged."""
+        for name in self.files:
+            self.path(name.removesuffix(".safetensors"))
+
+    @contextmanager
+    def damage_in_words(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """What does not fit together, although every checksum is right, is a store that someone has edited.
+
+        `unless`: asked when an error has come up, whether it is none of the store's.
+        """
+        try:
+            yield
+        except StoreError:
+            raise
+        except DAMAGE as error:
+            if unless():
+                raise
+            raise StoreError(
+                f"The store {self.folder} does not hold together ({type(error).__name__}: {error}); it was edited, is "
+                "from another version, or is not of the model and method passed. Restore it from a copy, or pass those "
+                "it began with."
+            ) from error
+
+
+def _read_manifest(folder: Path) -> dict[str, Any]:
+    path = folder / MANIFEST
+    if not path.is_file():
+        remedy = "; the run in it was killed as it began: call fit again" if _left_behind(folder / LEFT_BEHIND) else ""
+        raise StoreError(f"{folder} is not a store: it has no {MANIFEST}{remedy}.")
+    damaged = StoreError(f"{path} is damaged; restore it from a copy.")
+    try:
+        whole = json.loads(path.read_bytes())
+        if not isinstance(whole, dict) or _digest(whole["body"].encode()) != whole["checksum"]:
+            raise damaged
+        body = json.loads(whole["body"])
+    except (ValueError, KeyError, AttributeError, UnicodeDecodeError, RecursionError) as error:
+        raise damaged from error
+    if not isinstance(body, dict) or not isinstance(body.get("format"), int) or not _names_files(body.get("files")):
+        raise damaged
+    if body["format"] > FORMAT:
+        raise StoreError(
+            f"{path} has format {body['format']}, newer than the {FORMAT} this version reads: pip install -U posterity."
+        )
+    return body
+
+
+def _names_files(files: Any) -> bool:
+    """Whether this maps names of files with arrays, not of places elsewhere, to checksums."""
+    return isinstance(files, dict) and all(
+        Path(name).name == name and name.endswith(".safetensors") and isinstance(files[name], str) for name in files
+    )
+
+
+def _check_empty(folder: Path) -> None:
+    """Refuse to begin a store among files of others.
+
+    Hidden ones do not count: file managers leave them behind. Nor does what a run leaves that was killed as it began.
+    """
+    found = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if found and not (found == [LEFT_BEHIND] and _left_behind(folder / LEFT_BEHIND)):
+        raise StoreError(
+            f"{folder} is not a store, and is not empty: it holds {', '.join(found[:3])}{' ...' if found[3:] else ''}. "
+            f"Choose a new folder, for instance {folder / 'store'}, or empty this one."
+        )
+
+
+def _left_behind(path: Path) -> bool:
+    """Whether this is the description of a run: a file of another's own could have its name."""
+    try:
+        with safe_open(path, "np") as file:
+            return {"data/y", "outputs"} <= set(file.keys())
+    except (OSError, SafetensorError):
+        return False
+
+
+def whole_number(values: dict[str, Any], name: str, least: int = 0) -> int:
+    """A count of a manifest, which may have been edited."""
+    number = values[name]
+    if type(number) is not int or number < least:
+        raise StoreError(
+            f"The store gives {name}={number!r}; expected a whole number, at least {least}. It was edited: restore it "
+            "from a copy."
+        )
+    return number
+
+
+def _digest(payload: bytes) -> str:
+    return hashlib.sha256(payload).hexdigest()
+
+
+def _digest_file(path: Path) -> str:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

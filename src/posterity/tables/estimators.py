@@ -1,0 +1,351 @@
+"""Estimators for scikit-learn: a Bayesian network on a table, in the units and labels the table came in.
+
+    model = BayesianRegressor().fit(X, y)
+    mean, std = model.predict(X_new, return_std=True)
+    model.predict_interval(X_new, 0.9), model.uncertainty(X_new), model.log_prob(X_new, y_new)
+
+X may be an array or a frame with numbers, categories, dates and gaps (see table.py). A row of weight 2 counts as two
+rows: rows that are equal are merged into one that has their weights together, so that up to 10,000 rows a weight and a
+repetition give the same result to the last bit. From 200 rows on a tenth of them, at most 1,000, is not trained on:
+out-of-distribution p-values are calibrated on it. With fewer rows, or holdout=None, these p-values are NaN.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import pandas as pd
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_array, check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    _check_y,
+    check_is_fitted,
+    column_or_1d,
+    validate_data,
+)
+
+from posterity import metrics
+from posterity.core.checks import is_number
+from posterity.core.types import Task
+from posterity.data.arrays import check_size, check_unmasked
+from posterity.inference import MCDropout, Method, fit, load
+from posterity.metrics import Estimate
+from posterity.posterior.posterior import Posterior
+from posterity.prediction.prediction import Prediction
+from posterity.tables.defaults import (
+    DEFAULT_DROPOUT,
+    DEFAULT_HIDDEN,
+    DEFAULT_METHOD,
+    num_aside,
+    table_method,
+    table_model,
+)
+from posterity.tables.encoders import TableEncoder, TargetEncoder, as_frame
+
+MERGED_ROWS = 10_000  # up to here equal rows are merged
+
+
+class _BayesianEstimator(BaseEstimator):
+    """What both estimators share.
+
+    Args:
+        method: A name ('laplace', 'hmc', ... of METHODS), which gets settings that suit the number of rows, or a
+            method object such as HMC(num_draws=500).
+        hidden: Widths of the hidden layers; () for a linear model.
+        prior: None for the default; a number s, for standard deviations of s / sqrt(fan-in); or any prior.
+        temperature: Of the posterior; 1 is Bayes' rule.
+        holdout: Rows that are NOT trained on, for out-of-distribution p-values to be calibrated on. "auto": a tenth of
+            the rows, at most 1,000, from 200 rows on; a share, such as 0.2; None: all are trained on, no p-values.
+        budget: Seconds after which a fit ends with what it has.
+        random_state: A whole number, a numpy RandomState, or None for another seed each time.
+    """
+
+    _task: Task
+    n_features_in_: int
+    feature_names_in_: np.ndarray
+
+    def __init__(
+        self,
+        method: str | Method = DEFAULT_METHOD,
+        *,
+        hidden: int | tuple[int, ...] = DEFAULT_HIDDEN,
+        prior: Any = None,
+        temperature: float = 1.0,
+        holdout: float | str | None = "auto",
+        budget: float | None = None,
+        random_state: Any = 0,
+    ) -> None:
+        self.method = method
+        self.hidden = hidden
+        self.prior = prior
+        self.temperature = temperature
+        self.holdout = holdout
+        self.budget = budget
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        return tags
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn from rows X and targets y; a weight of 2 is a row that stands twice, 0 one that is not there."""
+        validate_data(self, X, y, skip_check_array=True)
+        frame, target = _checked_table(X), self._checked_target(y)
+        if len(frame) != len(target):
+            raise ValueError(f"X has {len(frame)} rows and y has {len(target)}; they must match row by row.")
+        if len(frame) < 2:
+            raise ValueError("X has one sample; give at least two rows to learn from.")
+        weight = _check_sample_weight(sample_weight, frame, dtype=np.float64, ensure_non_negative=True)
+        frame, target, weight = _merged(frame, target, weight)
+        self.table_ = TableEncoder().fit(frame, weight)
+        self.target_ = TargetEncoder(self._task).fit(target, weight)
+        if self._task == "classification":
+            self.classes_ = np.asarray(self.target_.labels)
+        self.posterior_ = self._infer(self.table_.transform(frame), self.target_.transform(target), weight)
+        return self
+
+    def predict_distribution(self, X: Any) -> Prediction:
+        """Everything the posterior says of the targets of rows X: moments, quantiles, log_prob, the split, samples.
+
+        It speaks of classes by their places 0 .. C-1 in `classes_`; `log_prob` and `evaluate` here take labels.
+        """
+        check_is_fitted(self)
+        frame = _checked_table(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        if set(frame.columns) != set(self.table_.names):  # not both had names, or scikit-learn would have refused
+            frame.columns = self.table_.names
+        return self.posterior_.predict(self.table_.transform(frame))
+
+    def log_prob(self, X: Any, y: Any) -> np.ndarray:
+        """log p(y) of each row, [N]; y in the units or labels that were learned from."""
+        return self.predict_distribution(X).log_prob(self._encoded_target(y))
+
+    def evaluate(self, X: Any, y: Any) -> dict[str, Estimate]:
+        """Scores at rows X with targets y, by name, each with its standard error, as `posterity.metrics.evaluate`."""
+        return metrics.evaluate(self.predict_distribution(X), self._encoded_target(y))
+
+    def uncertainty(self, X: Any) -> pd.DataFrame:
+        """total = aleatoric (noise) + epistemic (ignorance), and ood, a p-value, small for rows unlike training.
+
+        Variances in squared units of the target, or entropies in nats for classes.
+        """
+        prediction = self.predict_distribution(X)
+        unknown = self.posterior_.calibration is None
+        columns = {
+            "total": prediction.total,
+            "aleatoric": prediction.aleatoric,
+            "epistemic": prediction.epistemic,
+            "ood": np.full(len(prediction.total), np.nan) if unknown else prediction.ood,
+        }
+        index = X.index if isinstance(X, pd.DataFrame) else None
+        return pd.DataFrame({name: np.asarray(values, float) for name, values in columns.items()}, index=index)
+
+    def save(self, path: str | Path) -> None:
+        """Write everything into a new folder of arrays and JSON; nothing in it is code."""
+        check_is_fitted(self)
+        self.posterior_.save(path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """The estimator that `save` wrote."""
+        posterior = load(path)
+        stored = posterior.metadata.get("estimator")
+        if stored is None or stored["name"] != cls.__name__:
+            found = "a posterior without an estimator: use posterity.load" if stored is None else f"a {stored['name']}"
+            raise ValueError(f"{path} holds {found}, not a {cls.__name__}.")
+        settings = dict(stored["settings"])
+        if isinstance(settings["hidden"], list):  # JSON has no tuples
+            settings["hidden"] = tuple(settings["hidden"])
+        settings.setdefault("method", posterior.method)
+        settings.setdefault("prior", posterior.model.prior)
+        made = cls(**settings)
+        made.posterior_ = posterior
+        made.table_, made.target_ = TableEncoder.from_json(stored["table"]), TargetEncoder.from_json(stored["target"])
+        made.n_features_in_ = len(made.table_.names)
+        if stored["named"]:
+            made.feature_names_in_ = np.asarray(made.table_.names, object)
+        if cls._task == "classification":
+            made.classes_ = np.asarray(made.target_.labels)
+        return made
+
+    def _infer(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Posterior:
+        """The posterior, in the user's units."""
+        num_rows = len(y)
+        method = self.method if isinstance(self.method, Method) else table_method(self.method, num_rows)
+        model = table_model(
+            self._task,
+            len(self.target_.labels) or None,
+            hidden=tuple(np.atleast_1d(self.hidden).tolist()),
+            prior=self.prior,
+            temperature=self.temperature,
+            dropout=DEFAULT_DROPOUT if isinstance(method, MCDropout) else 0.0,
+            shift=self.target_.shift,
+            scale=self.target_.scale,
+        )
+        return fit(
+            model,
+            method,
+            (x, y, weight),
+            seed=_seed(self.random_state),
+            holdout=_share_aside(self.holdout, num_rows),
+            budget=self.budget,
+            progress=False,
+            metadata={"estimator": self._described()},
+        )
+
+    def _described(self) -> dict[str, Any]:
+        """What a store keeps beside the posterior; settings that are no plain values are taken from the posterior."""
+        settings = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
+        plain = {
+            name: value
+            for name, value in settings.items()
+            if value is None or isinstance(value, str | int | float | tuple | list)
+        }
+        plain.setdefault("random_state", None)
+        return {
+            "name": type(self).__name__,
+            "settings": plain,
+            "table": self.table_.to_json(),
+            "target": self.target_.to_json(),
+            "named": hasattr(self, "feature_names_in_"),
+        }
+
+    def _encoded_target(self, y: Any) -> np.ndarray:
+        return self.target_.transform(self._checked_target(y))
+
+    def _checked_target(self, y: Any) -> pd.Series:
+        raise NotImplementedError
+
+
+class BayesianRegressor(RegressorMixin, _BayesianEstimator):
+    __doc__ = "A Bayesian network that predicts a number, with its uncertainty.\n" + str(_BayesianEstimator.__doc__)
+
+    _task = "regression"
+
+    def predict(self, X: Any, return_std: bool = False) -> Any:
+        """The expected target of each row; with `return_std` also its standard deviation, noise and ignorance."""
+        prediction = self.predict_distribution(X)
+        mean = np.asarray(prediction.mean, float)
+        return (mean, np.asarray(prediction.std, float)) if return_std else mean
+
+    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """[N, 2]: lower and upper end of the central interval that holds the target with probability `level`."""
+        return np.stack(self.predict_distribution(X).interval(level), 1).astype(float)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of the target, [N, n_samples]."""
+        return self.predict_distribution(X).sample(n_samples, _seed(random_state)).T.astype(float)
+
+    def _checked_target(self, y: Any) -> pd.Series:
+        y = _checked_column(y)
+        if y.dtype.kind in "mM":
+            raise ValueError(
+                f"y holds dates or spans of time (dtype {y.dtype}); give numbers, such as days since a date."
+            )
+        if (text := next((value for value in y if isinstance(value, str)), None)) is not None:
+            raise ValueError(
+                f"y holds text such as {str(text)!r}, and BayesianRegressor predicts numbers: turn y into numbers, or "
+                "use BayesianClassifier for classes."
+            )
+        values = pd.Series(_check_y(y, y_numeric=True, estimator=self), dtype=float)
+        check_size(values.to_numpy(), "y")
+        return values
+
+
+class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
+    __doc__ = "A Bayesian network that predicts a class, with its uncertainty.\n" + str(_BayesianEstimator.__doc__)
+
+    _task = "classification"
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most probable class of each row."""
+        probs = self.predict_proba(X)
+        return self.classes_[probs.argmax(1)]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Probabilities of the classes, [N, C], in the order of `classes_`."""
+        probs = np.asarray(self.predict_distribution(X).probs, float)
+        return probs / probs.sum(1, keepdims=True)  # float32 sums to one up to 1e-7 only
+
+    def predict_set(self, X: Any, level: float = 0.9) -> np.ndarray:
+        """The smallest set of classes that together have probability `level`, as truth values [N, C]."""
+        return self.predict_distribution(X).prediction_set(level)
+
+    def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
+        """Draws of the class, [N, n_samples]."""
+        drawn = self.predict_distribution(X).sample(n_samples, _seed(random_state))
+        return self.classes_[drawn.T]
+
+    def _checked_target(self, y: Any) -> pd.Series:
+        y = _check_y(_checked_column(y), estimator=self)
+        check_classification_targets(y)
+        return pd.Series(y)
+
+
+def _share_aside(holdout: Any, num_rows: int) -> float | None:
+    if isinstance(holdout, str) and holdout == "auto":
+        return num_aside(num_rows, aloud=False) / num_rows or None
+    if holdout is None or (is_number(holdout) and 0 < holdout < 1):
+        return holdout
+    got = repr(holdout) if np.ndim(holdout) == 0 else f"<{type(holdout).__name__} of shape {np.shape(holdout)}>"
+    raise ValueError(f"holdout={got} is not known; give 'auto', a share of the rows such as 0.1, or None for none.")
+
+
+def _checked_column(y: Any) -> np.ndarray:
+    check_unmasked(y, "y")
+    return column_or_1d(y, warn=True)
+
+
+def _checked_table(X: Any) -> pd.DataFrame:
+    """A frame; of an array, what scikit-learn refuses is refused in its words."""
+    check_unmasked(X, "X")
+    if isinstance(X, pd.DataFrame) and X.size:
+        frame = as_frame(X).reset_index(drop=True)
+    else:
+        values = np.asarray(check_array(X, dtype=None, ensure_all_finite="allow-nan"))  # type: ignore[arg-type]
+        if values.dtype == object:
+            with suppress(ValueError):  # texts are categories; what is neither number nor text stays an error
+                values = values.astype(float)
+        frame = as_frame(values)
+    for name in frame.columns:
+        if pd.api.types.is_float_dtype(frame[name]):
+            check_size(frame[name].to_numpy(float, na_value=np.nan), f"X[{name!r}]")
+    return frame
+
+
+def _merged(frame: pd.DataFrame, target: pd.Series, weight: np.ndarray) -> tuple[pd.DataFrame, pd.Series, np.ndarray]:
+    """Rows of positive weight, equal ones merged, in an order that does not depend on the order they came in."""
+    if (weight == 0).any():
+        there = np.flatnonzero(weight)
+        frame, target, weight = frame.iloc[there], target.iloc[there], weight[there]
+    if len(frame) <= MERGED_ROWS:
+        columns = [*(frame[name] for name in frame.columns), target]
+        codes = np.stack([_ranks(column) for column in columns], 1)
+        _, first, group = np.unique(codes, axis=0, return_index=True, return_inverse=True)
+        frame, target, weight = frame.iloc[first], target.iloc[first], np.bincount(group.ravel(), weight)
+    return frame.reset_index(drop=True), target.reset_index(drop=True), weight
+
+
+def _ranks(column: pd.Series) -> np.ndarray:
+    """Whole numbers that are equal where values are, in their order; -1 for missing values."""
+    values = column if pd.api.types.is_numeric_dtype(column) else column.astype(str).where(column.notna(), None)
+    return pd.factorize(values, sort=True)[0]
+
+
+def _plain(value: Any) -> Any:
+    """Numbers of numpy, which a search over settings gives, as Python's."""
+    if isinstance(value, tuple | list):
+        return [_plain(part) for part in value]
+    return value.tolist() if isinstance(value, np.generic | np.ndarray) else value
+
+
+def _seed(random_state: Any) -> int:
+    if isinstance(random_state, int | np.integer) and random_state >= 0:
+        return int(random_state)
+    return int(check_random_state(random_state).randint(2**31 - 1))
