@@ -2,4 +2,5 @@
 
 from posterity.cli import app
 
-app()
+if __name__ == "__main__":
+    app()

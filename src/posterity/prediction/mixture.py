@@ -153,7 +153,7 @@ def _widened(reached: Callable[[Array], Array], levels: Array, low: Array, high:
         return count + 1, low, high, jnp.any(too_high | too_low)
 
     state = (jnp.zeros((), int), low, high, jnp.ones((), bool))
-    _, low, high, _ = jax.lax.while_loop(lambda state: (state[0] < 0) & state[3], widen, state)
+    _, low, high, _ = jax.lax.while_loop(lambda state: (state[0] <= MAX_DOUBLINGS) & state[3], widen, state)
     return low, high
 
 

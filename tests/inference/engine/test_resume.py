@@ -271,7 +271,7 @@ EDITS = {
     "progress": 5,
     "progress/num_shards": 10**12,
     "progress/phase": None,
-    "progress/record": 1e300,
+    "progress/stride": 1e300,
     "progress/notes": [1],
     "progress/stuck": [True],
     "progress/seconds": "?",
