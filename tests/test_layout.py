@@ -118,9 +118,9 @@ PROBES = {
 def probes(path):
     """Calls that ask whether an object has an attribute: hasattr, and getattr with a default."""
     for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            if node.func.id == "hasattr" or (node.func.id == "getattr" and len(node.args) == 3):
-                yield ast.unparse(node)
+        name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        if name == "hasattr" or (name == "getattr" and len(node.args) == 3):
+            yield ast.unparse(node)
 
 
 def test_nothing_of_ours_is_probed():

@@ -29,7 +29,7 @@ from posterity import (
 from posterity.core import records
 from posterity.data.arrays import dataset
 from posterity.datasets import load as load_data
-from posterity.inference.engine import driver, run
+from posterity.inference.engine import restarts, run
 from posterity.inference.engine.checkpoint import Checkpoint
 from posterity.inference.engine.job import Job, Progress, Run
 from posterity.inference.engine.restarts import StuckError, warn_unmoved
@@ -156,7 +156,7 @@ def test_a_fresh_copy_of_a_healthy_chain_may_fail(monkeypatch):
 
     answers = iter([np.array([False, True, False, False]), np.zeros(4, bool)])
     monkeypatch.setattr(HMC, "stuck", lambda self, trace: next(answers))
-    monkeypatch.setattr(driver, "starting_point", broken)
+    monkeypatch.setattr(restarts, "starting_point", broken)
     posterior = fit(HEALTHY, METHOD, (X, Y))
     assert np.isfinite(np.asarray(posterior.family.draws["network"]["w"])).all()
     assert posterior.receipt.restarts == 1

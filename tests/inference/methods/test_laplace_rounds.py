@@ -64,7 +64,7 @@ def test_rounds_run_where_the_mode_is_sought_from_a_laplace_of_its_own(tmp_path)
 
 
 def test_rounds_from_a_posterior_seek_the_mode_by_map():
-    model, mode, rows = few_rows()
+    model, _, rows = few_rows()
     start = fit(model, MAP(num_steps=5), rows, progress=False)
     stages = Laplace(start=start, tune="prior", num_rounds=2).stages()
     assert [type(stage).__name__ for stage in stages] == ["Laplace", "MAP", "Laplace"]

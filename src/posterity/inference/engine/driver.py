@@ -21,17 +21,17 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from posterity.core import pytrees, records
-from posterity.core.devices import device_mesh, fetch, place
+from posterity.core.devices import device_mesh, fetch
 from posterity.core.types import Params
 from posterity.data.arrays import calibration_inputs, dataset, stopping_rows
 from posterity.inference.engine.checkpoint import Checkpoint
 from posterity.inference.engine.interrupt import polite_interrupt
 from posterity.inference.engine.job import Job, Run, ScheduledPhase, Session
-from posterity.inference.engine.program import begin, chains_at_start, pad_chains
+from posterity.inference.engine.program import begin, chains_at_start
 from posterity.inference.engine.progress import ProgressBar
 from posterity.inference.engine.restarts import leave_out_stuck, restart_stuck, warn_unmoved
 from posterity.inference.engine.run import adapt_phase, run_phase
-from posterity.inference.engine.schedule import places, schedule
+from posterity.inference.engine.schedule import schedule
 from posterity.inference.engine.start import Start, check_arguments, check_shapes, starting_point, with_origin
 from posterity.inference.methods.method import Method, Result
 from posterity.inference.methods.sampler import NoDrawsError
@@ -102,20 +102,21 @@ def run_job(
     posterior = None
     for number, (stage, store) in enumerate(zip(stages, stores, strict=True)):
         is_last = number == len(stages) - 1
+        stage = stage.after(posterior)
         ended = None if is_last or store is None else store.posterior(job.model)
-        if ended is not None:
-            posterior = _ended_after(posterior, ended)
+        if ended is not None:  # what it began from is its method's start, as after a fit
+            posterior = dataclasses.replace(ended, method=records.replace(ended.method, start=stage.method.start))
             continue
         # A budget is for all stages: those before the last may use half of it, those before the one before a quarter.
         deadline = None if budget is None else begun + budget / 2 ** (len(stages) - 1 - number)
-        stage = stage.after(posterior)
-        run, mesh = _run_stage(stage, store, start if posterior is None else starting_point(stage), deadline, progress)
+        phases, start = schedule(stage, start if posterior is None else starting_point(stage))
+        run = _run_stage(stage, store, phases, start, deadline, progress)
         if run.progress.ended == "interrupted" and not is_last:
             names = [type(each.method).__name__ for each in stages[number : number + 2]]
             kept = "resume() goes on with it" if store is not None else "give fit a store to go on later"
             raise KeyboardInterrupt(f"{names[0]}, where {names[1]} begins, was cut off: {kept}.")
         seconds = time.perf_counter() - begun + (0.0 if store is None else store.seconds)
-        posterior = _posterior(stage, posterior, run, mesh, seconds)
+        posterior = _posterior(stage, posterior, run, phases[0].layout.mesh, seconds)
         if store is not None and not is_last:
             posterior = store.finish(posterior)
     assert posterior is not None
@@ -133,16 +134,14 @@ def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
             f"{type(job.method).__name__} was cut off before its end and has no partial result: resume() finishes it."
         )
     job = job.after(before)
-    mesh, in_turn = places(job)
-    start = _on_devices(starting_point(job), mesh)
-    phases = schedule(job, mesh, in_turn, start.free)
+    phases, start = schedule(job, starting_point(job))
     run = _restored(phases[0], start, checkpoint, job.num_chains)
     num_steps = run.progress.num_steps
     if run.progress.phase < len(phases) and phases[run.progress.phase].phase.adapt:
         run = run._replace(draws=())  # they serve the adaptation alone
     try:
         run = run.note(f"unfinished: the store ends after {num_steps} steps")
-        posterior = _posterior(job, before, run, mesh, checkpoint.seconds)
+        posterior = _posterior(job, before, run, phases[0].layout.mesh, checkpoint.seconds)
     except NoDrawsError as error:
         folder = str(checkpoint.writer.folder)
         raise StoreError(
@@ -174,50 +173,40 @@ def _checked_start(job: Job) -> Start:
     return start
 
 
-def _ended_after(before: Posterior | None, ended: Posterior) -> Posterior:
-    """What a stage that is over came to, with the one it began from as its method's start: as after a fit."""
-    if before is None:
-        return ended
-    return dataclasses.replace(ended, method=records.replace(ended.method, start=before))
-
-
 def _run_stage(
-    job: Job, checkpoint: Checkpoint | None, start: Start, deadline: float | None, progress: bool
-) -> tuple[Run, Mesh]:
-    """Run what is left of a stage; returns the devices it ran on as well."""
-    mesh, in_turn = places(job)
-    start = _on_devices(start, mesh)
-    phases = schedule(job, mesh, in_turn, start.free)
-    bar = ProgressBar(type(job.method).__name__, phases[-1].last_step, progress)
-    session = Session(job.num_chains, bar, Event(), checkpoint)
-    with bar, polite_interrupt(session.asked.set, job.method.anytime):
-        run = _first_run(session, phases, start)
-        return _run_phases(job, session, phases, run, mesh, deadline), mesh
-
-
-def _run_phases(
-    job: Job, session: Session, phases: Sequence[ScheduledPhase], run: Run, mesh: Mesh, deadline: float | None
+    job: Job,
+    checkpoint: Checkpoint | None,
+    phases: Sequence[ScheduledPhase],
+    start: Start,
+    deadline: float | None,
+    progress: bool,
 ) -> Run:
-    """Run what is left of every phase."""
-    begins, checkpoint = time.perf_counter(), session.checkpoint
-    for here in phases[run.progress.phase :]:
-        if run.progress.stops:
-            break
-        due = None
-        if deadline is not None and job.method.anytime:  # each phase has its share of the budget
-            due = begins + here.last_step / phases[-1].last_step * (deadline - begins)
-        run = run_phase(session, here, run, due)
-        if here.number == 0 and not run.progress.stops:
-            restarts = run.progress.num_restarts
-            run = restart_stuck(session, here, run, lambda attempt: _on_devices(starting_point(job, attempt), mesh))
-            if checkpoint is not None and run.progress.num_restarts > restarts:
-                run = checkpoint.save(run)
-        if here.phase.adapt and run.progress.stops:
-            run = run._replace(draws=())  # they serve the adaptation alone
-        elif here.phase.adapt:
-            run = adapt_phase(here, run)
-            run = run if checkpoint is None else checkpoint.save(run)
+    """Run what is left of every phase of a stage."""
+    begins, last_step = time.perf_counter(), phases[-1].last_step
+    session = Session(job, ProgressBar(type(job.method).__name__, last_step, progress), Event(), checkpoint)
+    with session.bar, polite_interrupt(session.asked.set, job.method.anytime):
+        run = _first_run(session, phases, start)
+        for here in phases[run.progress.phase :]:
+            if run.progress.stops:
+                break
+            due = None
+            if deadline is not None and job.method.anytime:  # each phase has its share of the budget
+                due = begins + here.last_step / last_step * (deadline - begins)
+            run = _end_phase(session, here, run_phase(session, here, run, due))
     return run
+
+
+def _end_phase(session: Session, here: ScheduledPhase, run: Run) -> Run:
+    """What follows a phase: restarts after the first one, and the adaptation, unless the run stops here."""
+    restarts, adapted = run.progress.num_restarts, False
+    if here.number == 0 and not run.progress.stops:
+        run = restart_stuck(session, here, run)
+    if here.phase.adapt and run.progress.stops:
+        run = run._replace(draws=())  # they serve the adaptation alone
+    elif here.phase.adapt:
+        run, adapted = adapt_phase(here, run), True
+    changed = adapted or run.progress.num_restarts > restarts
+    return session.checkpoint.save(run) if session.checkpoint is not None and changed else run
 
 
 def _posterior(job: Job, before: Posterior | None, run: Run, mesh: Mesh, seconds: float) -> Posterior:
@@ -278,11 +267,6 @@ def _first_run(session: Session, phases: Sequence[ScheduledPhase], start: Start)
 def _restored(first: ScheduledPhase, start: Start, checkpoint: Checkpoint, num_chains: int) -> Run:
     template = jax.eval_shape(partial(chains_at_start, first.layout), first.shared, *start)
     return checkpoint.restore(template, num_chains, first.layout.mesh)
-
-
-def _on_devices(start: Start, mesh: Mesh) -> Start:
-    """As many chains as fill the devices."""
-    return place(pad_chains(start, mesh.shape["chain"]), mesh, "chain")
 
 
 def _note_same_start(session: Session, phases: Sequence[ScheduledPhase], run: Run, free: Params) -> Run:

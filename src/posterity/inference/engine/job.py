@@ -95,20 +95,18 @@ class Progress:
 
     def __post_init__(self) -> None:
         """A store may have been edited: what is wrong is refused before it is computed with."""
-        for name in COUNTS:
-            count = getattr(self, name)
-            if type(count) is not int or count < 0:
-                raise ValueError(f"Progress({name}={count!r}) must be a whole number, at least 0.")
-        for name in ("num_gradients", "seconds"):
-            value = getattr(self, name)
-            if type(value) not in (int, float) or not 0 <= value < math.inf:
-                raise ValueError(f"Progress({name}={value!r}) must be a number, at least 0.")
-        for name, kind in {"notes": str, "stuck": bool}.items():
-            values = getattr(self, name)
-            if values is not None and not (type(values) is tuple and all(type(value) is kind for value in values)):
-                raise ValueError(f"Progress({name}={values!r}) must be a tuple of {kind.__name__}.")
-        if self.ended not in get_args(Ending) or (self.ended and not self.notes):
-            raise ValueError(f"Progress(ended={self.ended!r}) is not known, or the notes say nothing of it.")
+        amounts = (self.num_gradients, self.seconds)
+        right = (
+            all(type(getattr(self, name)) is int and getattr(self, name) >= 0 for name in COUNTS)
+            and all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in amounts)
+            and type(self.notes) is tuple
+            and all(type(note) is str for note in self.notes)
+            and (self.stuck is None or type(self.stuck) is tuple)
+            and all(type(chain) is bool for chain in self.stuck or ())
+            and (self.ended == "" or (self.ended in get_args(Ending) and self.notes != ()))
+        )
+        if not right:
+            raise ValueError(f"{self} is not how far a run can come; it was edited: restore it from a copy.")
 
     @property
     def stops(self) -> bool:
@@ -147,8 +145,13 @@ class Run(NamedTuple):
 class Session(NamedTuple):
     """What a run needs while it runs, of which nothing is stored."""
 
-    num_chains: int  # without those that only fill the devices
+    job: Job
     bar: ProgressBar
     asked: Event  # to stop, by Ctrl-C
     checkpoint: Checkpoint | None = None
     watched: np.ndarray | None = None  # [C] chains whose non-finite values stop the run; None: all
+
+    @property
+    def num_chains(self) -> int:
+        """Without those that only fill the devices."""
+        return self.job.num_chains

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
-from typing import Any
 
 import jax
 import numpy as np
@@ -15,6 +13,8 @@ from posterity.core.types import Params
 from posterity.inference.engine.job import Run, ScheduledPhase, Session
 from posterity.inference.engine.program import begin, replace_chains
 from posterity.inference.engine.run import run_phase
+from posterity.inference.engine.schedule import on_devices
+from posterity.inference.engine.start import starting_point
 from posterity.inference.methods.method import Method
 from posterity.inference.methods.step_size import MIN_STRIDES, rounded_away
 from posterity.posterior.trace import Trace
@@ -26,8 +26,8 @@ class StuckError(RuntimeError):
     """No chain came out of its warm-up; the message says what to try."""
 
 
-def restart_stuck(session: Session, here: ScheduledPhase, run: Run, starts: Callable[[int], Any]) -> Run:
-    """Start stuck chains again from `starts(attempt)`, at most MAX_RESTARTS times.
+def restart_stuck(session: Session, here: ScheduledPhase, run: Run) -> Run:
+    """Start stuck chains again, at most MAX_RESTARTS times.
 
     All chains run again, since one program advances them; only those that were stuck are replaced, and looked at.
     Nothing of it is stored before it is over: a run killed meanwhile finds the same chains stuck and does it again.
@@ -39,7 +39,8 @@ def restart_stuck(session: Session, here: ScheduledPhase, run: Run, starts: Call
     for attempt in range(1, 1 if cut_short else MAX_RESTARTS + 1):
         if stuck is None or not stuck.any():
             return run
-        fresh = Run(begin(here.layout, here.shared, *starts(attempt)))
+        start = on_devices(starting_point(session.job, attempt), here.layout.mesh)
+        fresh = Run(begin(here.layout, here.shared, *start))
         again = run_phase(session._replace(checkpoint=None, watched=stuck), here, fresh, None)
         run = run.update(num_gradients=run.progress.num_gradients + again.progress.num_gradients)
         if again.progress.stops:

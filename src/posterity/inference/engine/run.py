@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import jax
 import numpy as np
@@ -69,7 +68,8 @@ def _run_segment(session: Session, here: ScheduledPhase, run: Run, last: int) ->
     infos = fetch(infos)  # waits for the device
     # A phase's last stride may have fewer steps than the others.
     steps = np.minimum(phase.thin, phase.num_steps - np.arange(before.stride, last) * phase.thin)
-    part = _recorded(infos, steps, here.keeps_draws, session.num_chains)
+    entries = {name: values[: session.num_chains, : len(steps)] for name, values in infos._asdict().items()}
+    part = Trace(entries, np.full(len(steps), here.keeps_draws), steps)
     num_steps = here.offset + min(last * phase.thin, phase.num_steps)
     session.bar.update(num_steps, infos._fields[0], float(np.mean(part[infos._fields[0]][:, -1])))
     return run._replace(
@@ -82,11 +82,6 @@ def _run_segment(session: Session, here: ScheduledPhase, run: Run, last: int) ->
         num_taken=before.num_taken + int(steps.sum()),
         num_gradients=before.num_gradients + _gradients(part),
     )
-
-
-def _recorded(infos: Any, steps: np.ndarray, keeps_draws: bool, num_chains: int) -> Trace:
-    entries = {name: values[:num_chains, : len(steps)] for name, values in infos._asdict().items()}
-    return Trace(entries, np.full(len(steps), keeps_draws), steps)
 
 
 def _gather(draws: Params, count: int) -> tuple[Params, ...]:

@@ -7,11 +7,12 @@ from jax.sharding import Mesh
 
 from posterity.core import pytrees, records
 from posterity.core.devices import device_mesh, place
-from posterity.core.types import Batch, Params, Phase
+from posterity.core.types import Batch, Phase
 from posterity.data.arrays import Dataset
 from posterity.data.batches import batch_width
 from posterity.inference.engine.job import Job, ScheduledPhase
-from posterity.inference.engine.program import Extra, Layout, Shared, layout_of, place_rows
+from posterity.inference.engine.program import Extra, Layout, Shared, layout_of, pad_chains, place_rows
+from posterity.inference.engine.start import Start
 from posterity.inference.methods.method import Method
 from posterity.models.model import Model, num_weights
 from posterity.models.units import in_network_units
@@ -21,32 +22,34 @@ from posterity.networks.convolutions import convolves
 LONGEST_WAIT = 50  # steps between two looks at validation rows, where an epoch has fewer
 
 
-def schedule(job: Job, mesh: Mesh, in_turn: bool, free: Params) -> list[ScheduledPhase]:
-    """The phases of a job whose chains begin at the free weights [C, ...]."""
+def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start]:
+    """The phases of a job, and its start on the devices that they run on."""
     method, num_rows = job.method, job.rows.num_rows
     model, data, validation = _in_network_units(job)
     phases = method.plan(num_rows)
+    convolving = _convolves(job)
+    mesh = _mesh(job, phases, convolving)
+    # Convolutions of several sets of weights side by side are grouped ones, for which XLA has no fast code on a CPU.
+    in_turn = convolving and jax.default_backend() == "cpu"
+    start = on_devices(start, mesh)
     keeps = any(phase.keep for phase in phases)
     total_steps = sum(phase.num_steps for phase in phases)
     rows: dict[bool, Batch] = {}  # split over devices or whole on each, as phases need them
     scheduled, offset = [], 0
     for number, phase in enumerate(phases):
-        layout = layout_of(mesh, phase, num_rows, free, in_turn, keeps)
+        layout = layout_of(mesh, phase, num_rows, start.free, in_turn, keeps)
         picks = layout.batches > 1
         if picks not in rows:
             rows[picks] = place_rows(layout, data)
         extra = place(_extra(method, validation, layout, total_steps), mesh)
         scheduled.append(ScheduledPhase(number, phase, offset, layout, Shared(method, model, rows[picks], extra)))
         offset += phase.num_steps
-    return scheduled
+    return scheduled, start
 
 
-def places(job: Job) -> tuple[Mesh, bool]:
-    """The devices of a job, and whether the chains of a device run one after the other, not side by side."""
-    convolving = _convolves(job)
-    mesh = _mesh(job, job.method.plan(job.rows.num_rows), convolving)
-    # Convolutions of several sets of weights side by side are grouped ones, for which XLA has no fast code on a CPU.
-    return mesh, convolving and jax.default_backend() == "cpu"
+def on_devices(start: Start, mesh: Mesh) -> Start:
+    """As many chains as fill the devices."""
+    return place(pad_chains(start, mesh.shape["chain"]), mesh, "chain")
 
 
 def _mesh(job: Job, phases: tuple[Phase, ...], convolving: bool) -> Mesh:
