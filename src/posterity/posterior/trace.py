@@ -14,9 +14,12 @@ from posterity.core import records
 class Trace(Mapping[str, np.ndarray]):
     """A mapping from names to arrays [C, R], one entry a stride."""
 
-    entries: dict[str, np.ndarray] = records.traced()  # each the mean over the steps of its stride
-    is_draw: np.ndarray = records.traced()  # [R] whether the weights at its end are a draw of the posterior
-    num_steps: np.ndarray = records.traced()  # [R]
+    entries: dict[str, np.ndarray] = records.traced()
+    """What was recorded, [C, R] by name: the mean over the steps of each stride."""
+    is_draw: np.ndarray = records.traced()
+    """[R] whether the weights at the end of a stride are a draw of the posterior."""
+    num_steps: np.ndarray = records.traced()
+    """[R] how many steps a stride took."""
 
     def __getitem__(self, name: str) -> np.ndarray:
         return self.entries[name]
