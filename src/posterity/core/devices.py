@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from functools import cache, wraps
 from typing import Any
 
@@ -53,6 +54,13 @@ def jit_once(function: Callable[..., Any], **settings: Any) -> Callable[..., Any
         return compiled()(*arguments)
 
     return call
+
+
+@contextmanager
+def double_precision(wanted: bool) -> Iterator[None]:
+    """Programs that are traced and run inside may compute in float64; what is float32 stays so."""
+    with jax.enable_x64(True) if wanted else nullcontext():
+        yield
 
 
 def use_all_cores() -> None:

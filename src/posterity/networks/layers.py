@@ -62,6 +62,26 @@ class LayerProgram(NamedTuple):
     constants: dict[int, Any]
     result: int
 
+    @property
+    def ends_in_layer(self) -> bool:
+        """Whether the outputs [N, K] are the last layer's product and bias, and nothing is done to them."""
+        if not self.layers:
+            return False
+        product, bias = self.products[-1], self.layers[-1].bias
+        value, shape = self.steps[product.step].outputs[0], self.steps[product.step].equation.outvars[0].aval.shape
+        axes: Axes = tuple(0 if i == product.feature_axis else None for i in range(len(shape)))
+        for step in self.steps[product.step + 1 :]:
+            if value not in step.inputs:
+                continue
+            if _moves_only(step.equation):
+                axes = _moved(step.equation, axes)
+            elif bias is None or step.equation.primitive.name != "add":
+                return False
+            else:
+                bias = None  # the one sum there may be: `_bias` saw that this layer's own is added first
+            value, shape = step.outputs[0], step.equation.outvars[0].aval.shape
+        return value == self.result and len(shape) == 2 and (shape[-1] == 1 or axes[-1] == 0)
+
     def zero_probes(self) -> tuple[Array, ...]:
         """A probe for each layer, [positions, out]."""
         products = [(self.steps[product.step].equation.outvars[0].aval, product) for product in self.products]
@@ -70,8 +90,8 @@ class LayerProgram(NamedTuple):
             for aval, product in products
         )
 
-    def apply(self, params: Params, probes: Sequence[Array], x: Any) -> tuple[Array, tuple[Array, ...]]:
-        """Outputs with the probes added to the products, and the inputs of each layer, [positions, in]."""
+    def apply(self, params: Params, probes: Sequence[Array] | None, x: Any) -> tuple[Array, tuple[Array, ...]]:
+        """Outputs, with the probes added to the products if there are any, and each layer's inputs, [positions, in]."""
         values = dict(self.constants)
         values.update(zip(self.arguments, jax.tree.leaves((params, x)), strict=True))
         places = {product.step: i for i, product in enumerate(self.products)}
@@ -79,10 +99,12 @@ class LayerProgram(NamedTuple):
         for number, step in enumerate(self.steps):
             made = evaluate(step.equation, [values[i] for i in step.inputs])
             if number in places:
-                product, probe = self.products[places[number]], probes[places[number]]
+                product = self.products[places[number]]
                 inputs[places[number]] = _features_last(values[product.operand], product.contracted)
-                moved = jnp.moveaxis(made[0], product.feature_axis, -1)
-                made = [jnp.moveaxis(moved + probe.reshape(moved.shape), -1, product.feature_axis)]
+                if probes is not None:
+                    moved = jnp.moveaxis(made[0], product.feature_axis, -1)
+                    moved += probes[places[number]].reshape(moved.shape)
+                    made = [jnp.moveaxis(moved, -1, product.feature_axis)]
             values.update(zip(step.outputs, made, strict=True))
         return values[self.result], tuple(inputs)
 

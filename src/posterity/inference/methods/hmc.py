@@ -15,6 +15,7 @@ differences of single terms, one per row and two per weight, never from two larg
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -25,14 +26,17 @@ from posterity.core import pytrees, records
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods.density import Density
 from posterity.inference.methods.hamiltonian import (
     BOLDNESS,
     DIVERGENCE,
     GAMMA,
     Hamiltonian,
     HamiltonianInfo,
+    HeadChoice,
     Point,
     check_adaptation,
+    check_head,
     check_target_acceptance,
     energy_drop,
     integrate,
@@ -41,13 +45,13 @@ from posterity.inference.methods.hamiltonian import (
     relative_widths,
 )
 from posterity.inference.methods.sampler import check_counts, check_positive
-from posterity.models.model import Model, weighted_sum
+from posterity.models.model import Model
 
 
 class HMCState(NamedTuple):
-    params: Params
-    gradient: Params  # of the tempered log joint, so that a trajectory need not begin with one
-    log_likelihood: Array  # [N] of each row, neither weighted nor tempered
+    params: Params  # all weights
+    gradient: Params  # of the log density at their position, so that a trajectory need not begin with one
+    measure: Array  # of their position
     step_size: adaptation.DualAveraging | None  # None where the user gave one
 
 
@@ -72,6 +76,9 @@ class HMC(Hamiltonian):
     # stays a valid sampler but a slow one. A given step size is not held back.
     thin: int = records.host(default=1)  # keep every thin-th step
     start: Any = records.host(default=None)
+    head: HeadChoice = "integrated"
+    """"integrated": a linear head is drawn from its exact conditional and only the other weights are sampled, where
+    that is possible (the receipt has the reason where it is not); "sampled": all weights are sampled alike."""
 
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_leapfrog=1)
@@ -80,16 +87,17 @@ class HMC(Hamiltonian):
         if not 0 <= self.jitter < 1:
             raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.2 is usual, 0 switches it off.")
         check_adaptation(self, "num_burn_in", 50)
+        check_head(self)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
         return Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
 
     def check(self, model: Model, params: Params, data: Dataset) -> None:
-        del data
         if self.trajectory_length is not None:
             return
-        for name, width in _named(prior_widths(model, params)):
+        head = self.find_head(model, params, data.x)
+        for name, width in _named(prior_widths(model, params if isinstance(head, str) else head.others(params))):
             if not np.isfinite(width):
                 raise ValueError(
                     f"The prior of {name!r} has no finite variance, or none that is known, so HMC cannot choose its "
@@ -104,64 +112,65 @@ class HMC(Hamiltonian):
 def _kernel(method: HMC, model: Model) -> Kernel:
     def init(key: Key, params: Params, batch: Batch, clock: Clock) -> HMCState:
         del clock
-        rows = model.log_likelihood(params, batch)
-        state = HMCState(params, jax.grad(model.log_joint)(params, batch), rows, None)
+        density = method.density(model, params, batch)
+        position = density.position(params)
+        state = HMCState(params, density.gradient(position), density.measure(position), None)
         if method.step_size is not None:
             return state
-        length, widths = trajectory(method, model, params)
-        begin = Point(params, pytrees.normal_like(key, params), state.gradient, rows)
+        length, widths = trajectory(method, model, position)
+        begin = Point(position, pytrees.normal_like(key, position), state.gradient, state.measure)
 
         def energy_drop_of(step_size: Array) -> Array:
-            return energy_drop(
-                model, batch, begin, integrate(model, batch, begin, widths, step_size, jnp.ones((), int))
-            )
+            return energy_drop(density, begin, integrate(density, begin, widths, step_size, jnp.ones((), int)))
 
         first = adaptation.first_step_size(energy_drop_of, length)
         return state._replace(step_size=adaptation.begin(first, BOLDNESS))
 
     def step(key: Key, state: HMCState, batch: Batch, clock: Clock) -> tuple[HMCState, HamiltonianInfo]:
-        key_momentum, key_accept = jax.random.split(key)
-        momentum = pytrees.normal_like(key_momentum, state.params)
-        state, info, _ = transition(method, model, key_accept, state, momentum, batch, clock)
+        key_momentum, *keys = jax.random.split(key, 3)
+        density = method.density(model, state.params, batch)
+        momentum = pytrees.normal_like(key_momentum, density.position(state.params))
+        state, info, _ = transition(method, model, density, keys, state, momentum, clock)
         return state, info
 
     return Kernel(init, step)
 
 
 def transition(
-    method: HMC, model: Model, key: Key, state: HMCState, momentum: Params, batch: Batch, clock: Clock
+    method: HMC, model: Model, density: Density, keys: Sequence[Key], state: HMCState, momentum: Params, clock: Clock
 ) -> tuple[HMCState, HamiltonianInfo, Params]:
-    """One trajectory from a momentum, accepted or not; also returns the momentum at its end."""
-    length, widths = trajectory(method, model, state.params)
+    """One trajectory from a momentum, accepted or not; also returns the momentum at its end.
+
+    The first key decides whether it is accepted, the second draws the part of the weights that is exact.
+    """
+    begin = Point(density.position(state.params), momentum, state.gradient, state.measure)
+    length, widths = trajectory(method, model, begin.position)
     step_size, num_leapfrog = _steps(method, state, length, clock)
-    begin = Point(state.params, momentum, state.gradient, state.log_likelihood)
-    end = integrate(model, batch, begin, widths, step_size, num_leapfrog)
-    drop = energy_drop(model, batch, begin, end)
+    end = integrate(density, begin, widths, step_size, num_leapfrog)
+    drop = energy_drop(density, begin, end)
     diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & pytrees.all_finite(end.gradient))
     acceptance = jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0)))
-    accepted = jax.random.uniform(key, dtype=acceptance.dtype) < acceptance
-    params, gradient, rows = pytrees.select(
-        accepted, (end.params, end.gradient, end.log_likelihood), (begin.params, begin.gradient, begin.log_likelihood)
-    )
+    accepted = jax.random.uniform(keys[0], dtype=acceptance.dtype) < acceptance
+    point = pytrees.select(accepted, end, begin)
     adapted = state.step_size
     if adapted is not None:
         moved = adaptation.update(adapted, acceptance, method.target_acceptance, GAMMA)
         adapted = pytrees.select(clock.phase == 0, moved, adapted)
-    log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
-    log_joint = model.temper(log_likelihood, log_prior)
-    kinetic = pytrees.total(jax.tree.map(jnp.square, pytrees.select(accepted, end.momentum, momentum))) / 2
+    params = density.complete(keys[1], point.position)
+    report = density.report(params, point.measure)
+    kinetic = pytrees.total(jax.tree.map(jnp.square, point.momentum)) / 2
     info = HamiltonianInfo(
-        log_joint=log_joint,
+        log_joint=model.temper(report.log_likelihood, report.log_prior),
         acceptance=acceptance,
         accepted=accepted,
         diverged=diverged,
         step_size=step_size,
         num_gradients=num_leapfrog,
-        log_likelihood=log_likelihood,
-        log_prior=log_prior,
-        energy=kinetic - log_joint,
+        log_likelihood=report.log_likelihood,
+        log_prior=report.log_prior,
+        energy=kinetic - report.log_density,
     )
-    return HMCState(params, gradient, rows, adapted), pytrees.as_floats(info), end.momentum
+    return HMCState(params, point.gradient, point.measure, adapted), pytrees.as_floats(info), end.momentum
 
 
 def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params]:

@@ -35,6 +35,7 @@ from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.inference.methods import hamiltonian
 from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods.density import plain
 from posterity.inference.methods.hamiltonian import DIVERGENCE, check_target_acceptance
 from posterity.inference.methods.point import DeepEnsemble
 from posterity.inference.methods.sampler import Sampler, check_counts, check_positive
@@ -279,7 +280,7 @@ def _slope(model: Model, batch: Batch, params: Params) -> Callable[[Array], tupl
 def _energy_change(model: Model, batch: Batch, params: Params, begin: Point, end: Point, shrinkage: Array) -> Array:
     unravel = ravel_pytree(params)[1]
     ends = [hamiltonian.Point(unravel(point.position), None, None, point.log_likelihood) for point in (begin, end)]
-    return (shrinkage - hamiltonian.energy_drop(model, batch, *ends)).astype(float)
+    return (shrinkage - hamiltonian.energy_drop(plain(model, batch), *ends)).astype(float)
 
 
 def _tune(
