@@ -149,9 +149,10 @@ def test_float32_weights_keep_the_energy_and_the_algebra_is_float64():
     model = Model(mlp((30,), activation="tanh"), Gaussian(0.003), prior(Normal(0.0, 1.0), fan_in=True))
     batch = Batch(jnp.asarray(x), jnp.asarray(np.sin(3 * x[:, 0])), jnp.ones(200))
     params = model.init(jax.random.key(0), batch.x)
-    head = find_head(model, params, batch.x)
     near = jax.tree.map(lambda leaf: leaf + 1e-3 * RNG.normal(size=leaf.shape), params)
-    exact, rounded = (integrated(model, head, b) for b in (batch, single(batch)))
+    exact, rounded = (
+        integrated(model, find_head(model, p, b.x), b) for p, b in ((params, batch), (single(params), single(batch)))
+    )
     theta = [exact.position(p) for p in (params, near)]
     difference = exact.measure(theta[1]) - exact.measure(theta[0])
     found = rounded.measure(single(theta[1])) - rounded.measure(single(theta[0]))
