@@ -22,15 +22,16 @@ from posterity.networks.convolutions import convolves
 LONGEST_WAIT = 50  # steps between two looks at validation rows, where an epoch has fewer
 
 
-def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start]:
-    """The phases of a job, and its start on the devices that they run on."""
+def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start, Execution]:
+    """The phases of a job, its start on the devices that they run on, and how their programs are compiled."""
     method, num_rows = job.method, job.rows.num_rows
     model, data, validation = _in_network_units(job)
     phases = method.plan(num_rows)
     convolving = _convolves(job)
     mesh = _mesh(job, phases, convolving)
     start = on_devices(start, mesh)
-    execution = execution_of(job, start)
+    free, fixed = pytrees.take_rows((start.free, start.fixed), 0)
+    execution = method.execution(model.bind(fixed), free, data)
     # Convolutions of several sets of weights side by side are grouped ones, for which XLA has no fast code on a CPU.
     in_turn = execution.in_turn or (convolving and jax.default_backend() == "cpu")
     keeps = any(phase.keep for phase in phases)
@@ -45,14 +46,7 @@ def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start]:
         extra = place(_extra(method, validation, layout, total_steps), mesh)
         scheduled.append(ScheduledPhase(number, phase, offset, layout, Shared(method, model, rows[picks], extra)))
         offset += phase.num_steps
-    return scheduled, start
-
-
-def execution_of(job: Job, start: Start) -> Execution:
-    """How the method wants its programs compiled for this model and these rows."""
-    model, data, _ = _in_network_units(job)
-    free, fixed = pytrees.take_rows((start.free, start.fixed), 0)
-    return job.method.execution(model.bind(fixed), free, data)
+    return scheduled, start, execution
 
 
 def on_devices(start: Start, mesh: Mesh) -> Start:
