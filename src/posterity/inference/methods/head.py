@@ -101,6 +101,8 @@ def find_head(model: Model, params: Params, x: object) -> Head | str:
 
 def integrated(model: Model, head: Head, batch: Batch) -> Density:
     """The density of all weights but the head's, given the rows of a batch."""
+    if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
+        raise RuntimeError("An integrated head is traced where float64 is off: JAX would round it to float32 silently.")
 
     def log_density(theta: Params) -> Array:
         rows = _rows(model, head, theta, batch)
