@@ -33,9 +33,10 @@ def cut_off(folder, model, method, steps, **settings):
     save = Checkpoint.save
 
     def save_then_stop(self, *arguments):
-        save(self, *arguments)
-        if self.writer.folder == folder and self.progress["num_steps"] > steps:
+        saved = save(self, *arguments)
+        if self.writer.folder == folder and self.progress.num_steps > steps:
             raise InterruptedError
+        return saved
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoint, "save", save_then_stop)

@@ -142,7 +142,7 @@ def test_burn_in_and_draws_are_one_program_where_draws_take_little_room(line, mo
     """A second program would take seconds to compile; the draws are the same either way, and none of burn-in's kept."""
     traced, fetched, buffers, gather = [], [], program._buffers, run._gather
     monkeypatch.setattr(program, "_buffers", lambda *arguments: (traced.append(1), buffers(*arguments))[1])
-    monkeypatch.setattr(run, "_gather", lambda *a: (fetched.append(a[2] is not None), gather(*a)))
+    monkeypatch.setattr(run, "_gather", lambda *a: (fetched.append(a[0] is not None), gather(*a))[1])
     model = Model(linear(bias=False), Gaussian(0.3), Normal(0.0, 1.0))
     method = SGLD(7, num_burn_in=9, learning_rate=1e-3)
     together = fit(model, method, line, chains=3, progress=False)  # as many as in no other of these tests
@@ -161,7 +161,7 @@ def test_the_thinning_of_draws_is_not_that_of_tuning(line):
     method = MILE(8, adjusted=True, num_burn_in=10_000, start=DeepEnsemble(2, num_steps=50))
     assert [phase.thin for phase in method.plan(40)] == [1, 2, 2, 1, 1]
     posterior = fit(Model(linear(), Gaussian(0.3)), method, line, progress=False)
-    trace, thin = _kept_trace(posterior, 8)
+    trace, thin = _kept_trace(posterior.trace, 8)
     assert thin == 1
     assert trace["log_joint"].shape == (2, 8)
 

@@ -81,3 +81,51 @@ def test_no_function_shadows_a_module(package):
 def test_every_method_is_in_every_table():
     for name, table in {"LABELS": LABELS, "SETTINGS": SETTINGS, "DESCRIPTIONS": DESCRIPTIONS}.items():
         assert set(table) == set(METHODS), f"{name} and METHODS name different methods"
+
+
+# What is asked of objects that are not ours, or before it is known whose they are. Contracts are for all others.
+PROBES = {
+    "core/checks.py": {"getattr(value, 'shape', None)"},
+    "core/devices.py": {"hasattr(os, 'sched_getaffinity')", "hasattr(leaf, 'dtype')"},
+    "data/arrays.py": {"hasattr(value, 'toarray')", "hasattr(value, 'to_numpy')"},
+    "datasets/catalogue.py": {"getattr(target, 'ndim', 1)"},
+    "inference/methods/method.py": {"getattr(value, '__name__', None)"},
+    "models/model.py": {"hasattr(network, name)"},
+    "models/priors.py": {"hasattr(dist, name)"},
+    "networks/adapters.py": {"getattr(function, '__name__', type(function).__name__)"},
+    "networks/convolutions.py": {"hasattr(atom, 'val')"},
+    "networks/layers.py": {
+        "hasattr(atom, 'val')",
+        "getattr(inner, 'jaxpr', inner)",
+        "getattr(inner, 'consts', ())",
+        "hasattr(getattr(inner, 'jaxpr', inner), 'eqns')",
+    },
+    "posterior/diagnosis.py": {"hasattr(arviz, 'InferenceData')"},
+    "posterior/receipt.py": {"getattr(value, '__name__', str(value))"},
+    "prediction/mixture.py": {"getattr(distribution, 'support', None)", "getattr(support, name, None)"},
+    "report/page.py": {"hasattr(pictures, 'figure')"},
+    "report/svg.py": {
+        "hasattr(handle, 'get_linestyle')",
+        "hasattr(handle, 'get_marker')",
+        "hasattr(handle, 'get_facecolor')",
+    },
+    "storage/codec.py": {"hasattr(value, '_fields')"},
+    "studies/study.py": {"hasattr(os, 'sched_setaffinity')", "getattr(find(name), 'PARTS', ())"},
+    "tables/estimators.py": {"hasattr(self, 'feature_names_in_')"},
+}
+
+
+def probes(path):
+    """Calls that ask whether an object has an attribute: hasattr, and getattr with a default."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        name = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+        if name == "hasattr" or (name == "getattr" and len(node.args) == 3):
+            yield ast.unparse(node)
+
+
+def test_nothing_of_ours_is_probed():
+    """A method or family that lacks a member is a mistake, which a probe would hide."""
+    for path in sorted(PACKAGE.rglob("*.py")):
+        name = str(path.relative_to(PACKAGE))
+        unknown = set(probes(path)) - PROBES.get(name, set())
+        assert not unknown, f"{name} probes with {', '.join(sorted(unknown))}: declare the member on the base class"

@@ -408,7 +408,7 @@ def test_ctrl_c_stops_at_once_and_resume_goes_on(tmp_path):
     assert f"posterity resume {folder}" in stderr
     assert "Traceback" not in stderr
     assert stdout == ""
-    before = Reader(folder).body["progress"]["num_steps"]
+    before = Reader(folder).body["progress"]["fields"]["num_steps"]
     done = run("resume", folder, "--budget", "2s", "--json")
     assert done.exit_code == 0, done.output
     after = json.loads(done.stdout)

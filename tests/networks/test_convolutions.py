@@ -12,7 +12,8 @@ from flax import nnx
 from posterity import Categorical, DeepEnsemble, MCDropout, Model, fit, from_equinox, from_function, from_nnx, mlp
 from posterity.core.types import Batch
 from posterity.data.arrays import dataset
-from posterity.inference.engine.driver import Job, _convolves
+from posterity.inference.engine.job import Job
+from posterity.inference.engine.schedule import _convolves
 from posterity.networks import lenet, unet
 from posterity.networks.convolutions import with_fast_gradients
 from posterity.weights.linearized import _first_order

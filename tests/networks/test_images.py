@@ -10,7 +10,8 @@ from posterity import MAP, Categorical, DeepEnsemble, Model, Normal, cnn_lstm, f
 from posterity.core import pytrees
 from posterity.core.devices import _mesh_shape
 from posterity.data.arrays import dataset
-from posterity.inference.engine.driver import Job, _mesh
+from posterity.inference.engine.job import Job
+from posterity.inference.engine.schedule import _mesh
 from posterity.networks.built_in import convolve, drop_channels, filter_response, max_pool
 from posterity.networks.sequences import convolve_text, last_state
 

@@ -10,6 +10,7 @@ from posterity import HMC, MAP, Categorical, Gaussian, Model, audit, fit, linear
 from posterity.models.units import Rescaled
 from posterity.posterior.audit import Referee, _differences, own_distance
 from posterity.posterior.posterior import prior_predictive
+from posterity.posterior.trace import Trace
 from posterity.weights.families import Samples
 
 ROWS, NUM_DRAWS = 8, 40
@@ -25,7 +26,7 @@ def sampled(likelihood, y, seed=0):
     )
     fixed = jax.tree.map(lambda leaf: None, point.model.init(jax.random.key(0), x))
     method = HMC(num_draws=NUM_DRAWS)
-    return dataclasses.replace(point, family=Samples(draws, fixed), method=method, trace={})
+    return dataclasses.replace(point, family=Samples(draws, fixed), method=method, trace=Trace.empty())
 
 
 @pytest.fixture(scope="module")

@@ -19,6 +19,7 @@ from posterity.networks import from_function
 from posterity.posterior import diagnose
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior
+from posterity.posterior.trace import Trace
 from posterity.prediction import uncertainty
 from posterity.weights.families import DiagonalGaussian, Samples
 
@@ -32,7 +33,22 @@ def table_posterior(outputs, likelihood, trace=None, num_burn_in=5, thin=1):
     method = HMC(num_draws=outputs.shape[1], num_burn_in=num_burn_in, thin=thin)
     receipt = SimpleNamespace(num_data=num_rows)
     model = Model(network, likelihood, dist.Normal(0.0, 1.0))
-    return Posterior(model, family, method, receipt, trace or {}, {}, np.arange(num_rows))
+    length = num_burn_in + outputs.shape[1]
+    is_draw, num_steps = np.arange(length) >= num_burn_in, np.full(length, thin)
+    return Posterior(
+        model=model,
+        family=family,
+        method=method,
+        receipt=receipt,
+        trace=Trace(trace, is_draw, num_steps) if trace else Trace.empty(),
+        facts={},
+        inputs=np.arange(num_rows),
+    )
+
+
+def untraced(model, family, x):
+    """A posterior of which nobody knows how it was made."""
+    return Posterior(model=model, family=family, method=None, receipt=None, trace=Trace.empty(), facts={}, inputs=x)
 
 
 def of_chains(values, trace=None, weights=None, **more):
@@ -317,12 +333,12 @@ def test_the_trace_is_that_of_the_kept_draws(sampled, diagnosis):
     exact = dist.Normal(0.0, 0.8).log_prob(weights["a"]) + dist.Normal(0.0, 1.2).log_prob(weights["b"])
     np.testing.assert_allclose(diagnosis.trace["log_prior"], exact, rtol=1e-4, atol=1e-4)
     np.testing.assert_allclose(diagnosis.acceptance, sampled.trace["acceptance"][:, 20:].mean(1), rtol=1e-5)
-    shorter = table_posterior(np.zeros((4, 30, 2, 1)), Gaussian(1.0), {"a": np.arange(4 * 33).reshape(4, 33)})
-    kept, _ = diagnose._kept_trace(shorter, 30)  # burn-in that a budget cut to 3 of 5 steps
-    np.testing.assert_array_equal(kept["a"], np.arange(4 * 33).reshape(4, 33)[:, 3:])
-    thinned = table_posterior(np.zeros((4, 30, 2, 1)), Gaussian(1.0), {"a": np.zeros((4, 35))}, thin=3)
-    assert diagnose._kept_trace(thinned, 30)[1] == 3
-    assert diagnose._kept_trace(thinned, 40) == ({}, 1)
+    values = np.arange(4 * 8).reshape(4, 8)
+    cycles = Trace({"a": values}, np.arange(8) % 4 >= 2, np.where(np.arange(8) % 4 >= 2, 3, 1))  # two of them
+    kept, steps = diagnose._kept_trace(cycles, 4)
+    np.testing.assert_array_equal(kept["a"], values[:, [2, 3, 6, 7]])
+    assert steps == 3
+    assert diagnose._kept_trace(cycles, 3) == ({}, 1)  # a posterior of some of the draws
 
 
 def test_a_sampler_that_rejects_nothing_shows_no_acceptance():
@@ -374,7 +390,7 @@ def test_independent_draws_have_nothing_to_diagnose(sampled):
         sampled.family.fixed,
     )
     x = np.array([[0.0, 0.0], [2.0, 0.0]])
-    found = Posterior(sampled.model, gaussian, None, None, {}, {}, x).diagnose(x)
+    found = untraced(sampled.model, gaussian, x).diagnose(x)
     assert found.verdict == "independent"
     assert str(found).startswith("Not a Markov chain: its draws are independent; nothing to diagnose.")
     drawn = found.draws["mean"].reshape(100, 2)
@@ -383,7 +399,7 @@ def test_independent_draws_have_nothing_to_diagnose(sampled):
     one = Samples(
         {"network": {name: value[:1, :1] for name, value in weights.items()}}, {"network": dict.fromkeys("ab")}
     )
-    single = Posterior(sampled.model, one, None, None, {}, {}, x).diagnose(x)
+    single = untraced(sampled.model, one, x).diagnose(x)
     assert single.verdict == "independent"
     assert np.isnan(single.monte_carlo_error).all()
     assert "one draw cannot tell" in str(single)

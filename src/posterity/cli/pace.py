@@ -91,9 +91,12 @@ def _best_time(call: Callable[[], Any]) -> float:
 
 def seconds_of(method: Method, num_rows: int, pace: Pace) -> float:
     """Of a whole run, at most, and of what it starts from."""
-    steps = sum(phase.num_steps * pace(phase.batch_size or num_rows) for phase in method.plan(num_rows))
-    before = seconds_of(method.start, num_rows, pace) if isinstance(method.start, Method) else 0.0
-    return _rounds(method) * steps * _gradients_of_a_step(method) + before
+
+    def of_stage(stage: Method) -> float:
+        steps = sum(phase.num_steps * pace(phase.batch_size or num_rows) for phase in stage.plan(num_rows))
+        return _rounds(stage) * steps * _gradients_of_a_step(stage)
+
+    return sum(map(of_stage, method.stages()))
 
 
 def _longest_step(method: Method, num_rows: int, pace: Pace) -> float:

@@ -6,9 +6,10 @@ Axis letters, the same everywhere: [C]hains, [D]raws per chain, [S] = C*D draws 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol, get_args
 
 import jax
+import numpy as np
 
 Array = jax.Array
 Key = jax.Array
@@ -74,12 +75,42 @@ class Network(NamedTuple):
     shares_masks: bool = False  # one call with one key uses the same dropout mask for all its rows
 
 
-@runtime_checkable
+class ModelLike(Protocol):
+    """What a family asks of the model it belongs to, whose room lies below this one."""
+
+    @property
+    def network(self) -> Any: ...
+
+    def bind(self, fixed: Params) -> Any:
+        """The same model with these values for its fixed weights."""
+        ...
+
+    def complete(self, params: Params) -> Params:
+        """Free weights together with the fixed ones."""
+        ...
+
+    def outputs(self, params: Params, x: Any, key: Key | None = None) -> Array:
+        """Network outputs [N, ..., K]."""
+        ...
+
+    def plain_outputs(self, params: Params, x: Any, key: Key | None = None) -> Array:
+        """The same as the network wrote them; for what maps over rows."""
+        ...
+
+
 class Family(Protocol):
-    """Weights that can do one thing: give network outputs for draws.
+    """Weights that can do one thing: give network outputs for draws. `WeightFamily` has the defaults.
 
     Draw s depends on (key, s) alone, never on which rows are asked for together, and belongs to chain s % num_chains.
     """
+
+    @property
+    def fixed(self) -> Params:
+        """[C, ...] weights that were not inferred; None where there are none."""
+
+    @property
+    def draws(self) -> Params:
+        """Stored draws [C, D, ...], in memory or on disk; None where they are made when asked for."""
 
     @property
     def num_chains(self) -> int: ...
@@ -88,9 +119,30 @@ class Family(Protocol):
     def num_draws(self) -> int | None:
         """How many draws are stored; None where fresh ones can be made without end."""
 
-    def outputs(self, model: Any, key: Key, x: Any, draws: Array) -> Array:
+    @property
+    def bytes_of_draw(self) -> int:
+        """What must be read from disk to have a draw; 0 where all draws are at hand."""
+        ...
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether `moments` is known in closed form."""
+        ...
+
+    def outputs(self, model: ModelLike, key: Key, x: Any, draws: Array) -> Array:
         """Network outputs [len(draws), N, ..., K]."""
+        ...
+
+    def moments(self, model: ModelLike, x: Any) -> tuple[Array, Array]:
+        """Mean [C, N, ..., K] and covariance [C, N, ..., K, K] of the outputs."""
         ...
 
     def point(self) -> Params:
         """One weight vector per chain, [C, ...]: where another method may start."""
+
+    def weights(self, model: ModelLike, key: Key, index: Array) -> Params:
+        """All weights of draw `index`, fixed ones included."""
+
+    def at_hand(self, draws: np.ndarray) -> tuple[Family, np.ndarray]:
+        """A family for compiled programs that has these draws in memory, and their numbers there."""
+        ...

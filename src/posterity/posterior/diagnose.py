@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core import pytrees, records
-from posterity.core.types import Array, Phase
+from posterity.core.types import Array, Family
 from posterity.data.arrays import evenly_spaced
 from posterity.metrics import convergence
 from posterity.metrics.convergence import MIN_DRAWS, Convergence
@@ -34,6 +34,7 @@ from posterity.posterior.diagnosis import (
     in_words,
     worst_of_inputs,
 )
+from posterity.posterior.trace import Trace
 from posterity.prediction.streaming import DEFAULT_MEMORY, Components, OutputStream
 from posterity.prediction.uncertainty import elementwise
 from posterity.weights.on_disk import StoredArray
@@ -61,8 +62,8 @@ def diagnose(posterior: Posterior, x: Any, *, seed: int = 0, memory: int = DEFAU
     if family.num_draws is None or num_draws == 1:
         return _without_chains(num_chains, num_draws, prediction.mean.shape, draws)
     names, weights = _some_weights(family)
-    kept, steps = _kept_trace(posterior, num_draws)
-    if not getattr(posterior.method, "adjusted", True):  # nothing is ever rejected: an acceptance of 1 says nothing
+    kept, steps = _kept_trace(posterior.trace, num_draws)
+    if not posterior.method.adjusted:  # nothing is ever rejected: an acceptance of 1 says nothing
         kept = {name: values for name, values in kept.items() if name not in ("acceptance", "accepted")}
     return _of_chains(draws, kept, steps, weights, names)
 
@@ -232,29 +233,17 @@ def _e_bfmi(trace: dict[str, np.ndarray]) -> np.ndarray | None:
     return convergence.e_bfmi(trace["energy"].astype(float))
 
 
-def _kept_trace(posterior: Posterior, num_draws: int) -> tuple[dict[str, np.ndarray], int]:
-    """The strides of the trace that belong to kept draws, [C, D], and how many steps each stands for."""
-    trace = posterior.trace
-    length = min((values.shape[1] for values in trace.values()), default=0)
-    if length == 0:
-        return {}, 1
-    phases: tuple[Phase, ...] = posterior.method.plan(posterior.receipt.num_data)
-    strides = [-(-phase.num_steps // phase.thin) for phase in phases]
-    draws = [phase.keep and not phase.adapt for phase in phases]
-    kept = np.repeat(draws, strides).astype(bool)
-    if kept.size == length and kept.sum() == num_draws:
-        index = np.flatnonzero(kept)
-    elif length >= num_draws and sum(draws) == 1 and draws[-1]:
-        index = np.arange(length - num_draws, length)  # a run that a budget cut short
-    else:
-        return {}, 1
-    thin = max((phase.thin for phase, draw in zip(phases, draws, strict=True) if draw), default=1)
-    return {name: np.asarray(values)[:, index] for name, values in trace.items()}, thin
+def _kept_trace(trace: Trace, num_draws: int) -> tuple[dict[str, np.ndarray], int]:
+    """The strides of a trace that end in draws, [C, D], and how many steps each stands for."""
+    kept = trace.of_draws()
+    if kept.num_steps.size != num_draws:
+        return {}, 1  # draws that were chosen from those of the run: no stride can be said to be theirs
+    return kept.entries, int(kept.num_steps.max())
 
 
-def _some_weights(family: Any) -> tuple[tuple[str, ...], np.ndarray | None]:
+def _some_weights(family: Family) -> tuple[tuple[str, ...], np.ndarray | None]:
     """Names and draws [C, D, W] of weights spread evenly over the network; None where draws are not at hand."""
-    if getattr(family, "draws", None) is None:
+    if family.draws is None:
         return (), None
     names, parts = [], []
     leaves = jax.tree.leaves(family.draws)

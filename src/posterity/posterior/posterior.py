@@ -6,7 +6,7 @@ import dataclasses
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ from posterity.data.arrays import check_inputs, check_like
 from posterity.models.model import Model
 from posterity.posterior import diagnose
 from posterity.posterior.diagnosis import Diagnosis
-from posterity.posterior.receipt import Receipt
+from posterity.posterior.trace import Trace
 from posterity.prediction.novelty import SCORES, Calibration, FeatureDistance, Score, feature_distance
 from posterity.prediction.prediction import Prediction
 from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
@@ -27,11 +27,14 @@ from posterity.storage.codec import StoreError
 from posterity.storage.folder import MANIFEST, Writer
 from posterity.weights.families import DropoutMasks, Samples
 
+if TYPE_CHECKING:
+    from posterity.posterior.receipt import Receipt
+
 DEFAULT_DRAWS = 100
 DRAWING = 2**28  # folded into the keys of draws, clear of what `fit` and samples of targets fold in
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Posterior:
     """A family of weights with the model it belongs to. `predict` is what most people want."""
 
@@ -39,7 +42,7 @@ class Posterior:
     family: Family
     method: Any
     receipt: Receipt
-    trace: dict[str, np.ndarray]  # name -> [C, R], one entry a stride
+    trace: Trace  # name -> [C, R], one entry a stride
     facts: dict[str, Any]  # what a method learned beside the weights, e.g. log_evidence
     inputs: Any  # the training inputs, for feature distances
     calibration: Calibration | None = None
@@ -118,7 +121,7 @@ class Posterior:
 
     def weights(self, num_draws: int | None = None, seed: int = 0) -> Params:
         """Complete weights of draws, [S, ...]; by default of all stored ones, or of one where fresh ones are made."""
-        family: Any = self.family
+        family = self.family
         if isinstance(family, DropoutMasks):
             raise TypeError(
                 "The draws of MC dropout are masks on units, not weights: posterior.starting_weights(1) gives the "
@@ -135,13 +138,12 @@ class Posterior:
         return pytrees.take_rows(self._complete_weights(), index)
 
     def _complete_weights(self) -> Params:
-        fixed = self.family.fixed  # type: ignore[attr-defined]
-        return pytrees.merge(self.family.point(), fixed)
+        return pytrees.merge(self.family.point(), self.family.fixed)
 
     @property
     def _has_closed_form(self) -> bool:
         """Of rows whose target is one number or vector: the pixels of an image are correlated, which it leaves out."""
-        if not (hasattr(self.family, "moments") and self.model.likelihood.has_marginal):
+        if not (self.family.has_moments and self.model.likelihood.has_marginal):
             return False
         row = pytrees.take_rows(self.inputs, slice(0, 1))
         outputs = jax.eval_shape(lambda params: self.model.outputs(params, row), self._one_weight_vector())

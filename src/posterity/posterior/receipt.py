@@ -15,6 +15,7 @@ from posterity.core import pytrees
 from posterity.core.devices import precision
 from posterity.data.arrays import Dataset
 from posterity.models.model import Model
+from posterity.posterior.posterior import Posterior
 
 VERSIONS = ("posterity", "jax", "jaxlib", "numpyro", "optax", "blackjax")
 
@@ -68,8 +69,8 @@ def make_receipt(
     seconds: float,
     restarts: int,
     num_devices: tuple[int, int],
-    notes: list[str],
-    trace: dict[str, np.ndarray],
+    notes: tuple[str, ...],
+    trace: Mapping[str, np.ndarray],
 ) -> Receipt:
     shapes = jax.eval_shape(model.init, jax.random.key(0), pytrees.take_rows(rows.x, slice(0, 1)))
     applies = method.targets_temperature or (method.uses_prior and model.tempering == "likelihood")
@@ -91,11 +92,11 @@ def make_receipt(
         precision=precision(),
         versions=installed_versions(),
         restarts=restarts,
-        notes=tuple(notes),
+        notes=notes,
     )
 
 
-def _step_size(trace: dict[str, np.ndarray]) -> str:
+def _step_size(trace: Mapping[str, np.ndarray]) -> str:
     if "step_size" in trace:
         return ", ".join(f"{last:.3g}" for last in trace["step_size"][:, -1])
     if "learning_rate" in trace:
@@ -121,7 +122,7 @@ def _settings(value: Any) -> str:
 def _short(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.4g}"
-    if hasattr(value, "receipt"):  # a posterior to start from, by how it was made
+    if isinstance(value, Posterior):  # to start from, by how it was made
         return value.receipt.method
     if isinstance(value, Mapping):
         return "given weights"

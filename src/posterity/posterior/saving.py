@@ -15,6 +15,7 @@ from posterity.core.types import Family
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.receipt import Receipt
+from posterity.posterior.trace import Trace
 from posterity.prediction.novelty import Calibration
 from posterity.storage.codec import StoreError, decode, encode, find_missing, plain_json
 from posterity.storage.folder import Reader, Writer
@@ -82,7 +83,18 @@ def posterior_from(reader: Reader, model: Model | None, memory: float = HELD_BYT
     if passed and "signature" in body:  # stores of earlier versions have none
         check_network(model, inputs, body["weights"], decode(body["signature"], arrays))
     method, metadata = decode(body["method"], arrays), body["metadata"]
-    posterior = Posterior(model, family, method, receipt, trace, facts, inputs, None, metadata)
+    if not isinstance(trace, Trace):
+        raise StoreError(f"The store holds {type(trace).__name__} where a trace belongs; it is damaged.")
+    posterior = Posterior(
+        model=model,
+        family=family,
+        method=method,
+        receipt=receipt,
+        trace=trace,
+        facts=facts,
+        inputs=inputs,
+        metadata=metadata,
+    )
     if "signature" in body or family.num_draws is not None:  # fresh draws of earlier versions had another key
         _check_outputs(posterior, decode(body["outputs"], arrays))
     if body["calibration"] is None:

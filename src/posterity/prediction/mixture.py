@@ -16,6 +16,7 @@ from jax.scipy.special import betainc, gammainc, ndtr
 
 from posterity.core.types import Array, Key
 from posterity.models.likelihoods import class_probs
+from posterity.models.model import Model
 from posterity.prediction.streaming import Components
 from posterity.prediction.uncertainty import elementwise
 
@@ -26,7 +27,7 @@ NUM_SAMPLES = 4096  # where a likelihood has no cumulative distribution function
 POISSON = 1e20  # the concentration at which a negative binomial count of any float32 mean is a Poisson one
 
 
-def mean(model: Any, block: Components) -> Array:
+def mean(model: Model, block: Components) -> Array:
     """E[y], elementwise; class probabilities for classes."""
     marginal = block.marginal(model)
     if model.likelihood.kind == "classes":
@@ -35,14 +36,14 @@ def mean(model: Any, block: Components) -> Array:
     return jnp.broadcast_to(single.mean, single.batch_shape).mean(0)
 
 
-def log_prob(model: Any, block: Components, y: Array) -> Array:
+def log_prob(model: Model, block: Components, y: Array) -> Array:
     """log p(y) of the mixture, by log-mean-exp; one number per row (axes between N and K are summed before mixing)."""
     log_probs = jnp.asarray(block.marginal(model).log_prob(y[None]))
     log_probs = log_probs.reshape(*log_probs.shape[:2], -1).sum(-1)
     return jax.nn.logsumexp(log_probs, axis=0) - jnp.log(log_probs.shape[0])
 
 
-def quantiles(model: Any, block: Components, levels: Array) -> Array:
+def quantiles(model: Model, block: Components, levels: Array) -> Array:
     """The quantiles of the mixture at `levels` [Q], elementwise: [n, ..., Q]; NaN where its cdf is."""
     single = elementwise(block.marginal(model))
     if not has_cdf(single):
@@ -157,7 +158,7 @@ def _widened(reached: Callable[[Array], Array], levels: Array, low: Array, high:
     return low, high
 
 
-def samples(model: Any, block: Components, row: Array, key: Key, count: Array) -> Array:
+def samples(model: Model, block: Components, row: Array, key: Key, count: Array) -> Array:
     """Draws of the target, [n, count.size, ...]: the components in a random order, again and again.
 
     The order is the seed's alone: sample i comes from one and the same component at all rows, a draw of the function.
@@ -173,14 +174,14 @@ def samples(model: Any, block: Components, row: Array, key: Key, count: Array) -
     return jnp.moveaxis(flat, 0, 1)
 
 
-def normal_parts(model: Any, block: Components) -> tuple[Array, Array]:
+def normal_parts(model: Model, block: Components) -> tuple[Array, Array]:
     """Means and standard deviations of the components of a Gaussian mixture, each [n, ..., S]."""
     single = elementwise(block.marginal(model))
     scale = jnp.broadcast_to(jnp.sqrt(single.variance), single.batch_shape)
     return jnp.moveaxis(single.mean, 0, -1), jnp.moveaxis(scale, 0, -1)
 
 
-def is_normal(model: Any, outputs_shape: tuple[int, ...]) -> bool:
+def is_normal(model: Model, outputs_shape: tuple[int, ...]) -> bool:
     """Whether the target is Gaussian under every draw."""
     return isinstance(elementwise(model.distribution(jnp.zeros(outputs_shape))), dist.Normal)
 

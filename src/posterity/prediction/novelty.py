@@ -16,6 +16,7 @@ import numpy as np
 
 from posterity.core import pytrees
 from posterity.core.types import Params
+from posterity.models.model import Model
 from posterity.networks.layers import last_features
 
 Score = Literal["epistemic", "total", "features"]
@@ -33,7 +34,7 @@ class Scored(Protocol):
 class FeatureDistance(NamedTuple):
     """Mahalanobis distance of the last hidden features from the training rows', mean over chains (Lee et al. 2018)."""
 
-    model: Any
+    model: Model
     params: Params  # [C, ...] complete weights
     mean: np.ndarray  # [C, H]
     whitening: np.ndarray  # [C, H, H]
@@ -63,7 +64,7 @@ class Calibration(NamedTuple):
         return (1 + at_least) / (len(self.scores) + 1)
 
 
-def feature_distance(model: Any, params: Params, x: Any) -> FeatureDistance:
+def feature_distance(model: Model, params: Params, x: Any) -> FeatureDistance:
     """The distance from the features of training rows `x`, for complete weights [C, ...]."""
     features = _features(model, params, x)
     mean = features.mean(1)
@@ -71,7 +72,7 @@ def feature_distance(model: Any, params: Params, x: Any) -> FeatureDistance:
     return FeatureDistance(model, params, mean, whitening)
 
 
-def _features(model: Any, params: Params, x: Any) -> np.ndarray:
+def _features(model: Model, params: Params, x: Any) -> np.ndarray:
     """[C, N, H], a block of rows at a time."""
     rows = pytrees.num_rows(x)
     call = jax.jit(jax.vmap(lambda p, x: last_features(model.network, p["network"], x), (0, None)))

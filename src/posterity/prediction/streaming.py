@@ -17,6 +17,7 @@ import numpyro.distributions as dist
 
 from posterity.core import pytrees
 from posterity.core.types import Array, Family, Key
+from posterity.models.model import Model
 
 BLOCK_ROWS = (32, 256, 1024, 8192)
 DRAWS_TOGETHER = (1, 4, 16)  # draws computed side by side, in a loop over all draws of a call
@@ -31,11 +32,11 @@ class Components(NamedTuple):
     outputs: Array  # [S, n, ..., K]
     covariance: Array | None = None  # [S, n, ..., K, K]
 
-    def conditional(self, model: Any) -> dist.Distribution:
+    def conditional(self, model: Model) -> dist.Distribution:
         """The target given the outputs: its spread is noise."""
         return model.distribution(self.outputs)
 
-    def marginal(self, model: Any) -> dist.Distribution:
+    def marginal(self, model: Model) -> dist.Distribution:
         """The target with what the closed form says of the outputs integrated out."""
         if self.covariance is None:
             return self.conditional(model)
@@ -53,7 +54,7 @@ class Sizes(NamedTuple):
 
 
 @partial(jax.jit, static_argnames="together")
-def _draw_outputs(model: Any, family: Family, key: Key, x: Any, draws: Array, together: int = 1) -> Array:
+def _draw_outputs(model: Model, family: Family, key: Key, x: Any, draws: Array, together: int = 1) -> Array:
     """[len(draws), n, ..., K], `together` draws at a time; XLA moves what no draw changes out of the loop."""
 
     def one(index: Array) -> Array:
@@ -63,12 +64,12 @@ def _draw_outputs(model: Any, family: Family, key: Key, x: Any, draws: Array, to
 
 
 @jax.jit
-def _moments(model: Any, family: Any, x: Any) -> Components:
+def _moments(model: Model, family: Family, x: Any) -> Components:
     return Components(*family.moments(model, x))
 
 
 @partial(jax.jit, static_argnames="function")
-def _evaluate(function: Callable[..., Any], model: Any, block: Components, *arguments: Any) -> Any:
+def _evaluate(function: Callable[..., Any], model: Model, block: Components, *arguments: Any) -> Any:
     return function(model, block, *arguments)
 
 
@@ -76,9 +77,9 @@ class OutputStream:
     """The outputs of draws `draws` at rows `x`, delivered in blocks of rows."""
 
     def __init__(
-        self, model: Any, family: Family, key: Key, x: Any, draws: np.ndarray, closed_form: bool, memory: int
+        self, model: Model, family: Family, key: Key, x: Any, draws: np.ndarray, closed_form: bool, memory: int
     ) -> None:
-        self.family: Any = family
+        self.family = family
         self.model, self.key, self.x = model, key, x
         self.draws, self.closed_form, self.memory = draws, closed_form, memory
         self.num_rows = pytrees.num_rows(x)
@@ -92,7 +93,9 @@ class OutputStream:
     def num_components(self) -> int:
         return self.family.num_chains if self.closed_form else len(self.draws)
 
-    def map(self, function: Callable[..., Any], *per_row: Any, shared: tuple[Any, ...] = (), model: Any = None) -> Any:
+    def map(
+        self, function: Callable[..., Any], *per_row: Any, shared: tuple[Any, ...] = (), model: Model | None = None
+    ) -> Any:
         """function(model, components, *per_row, *shared) for every row; its results, concatenated over rows (axis 0).
 
         The function must be defined once, at module level: compiled programs are kept by its identity. `model`: one

@@ -12,7 +12,7 @@ are correlated, and their error is that of fewer draws.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,6 +22,7 @@ import numpyro.distributions as dist
 from posterity.core.types import Array, Family
 from posterity.metrics import convergence, information
 from posterity.models.likelihoods import class_probs
+from posterity.models.model import Model
 from posterity.prediction.streaming import Components
 
 ROWS_TOGETHER = 32  # divides the rows of every block
@@ -49,7 +50,7 @@ def elementwise(distribution: dist.Distribution) -> dist.Distribution:
     return distribution.base_dist if isinstance(distribution, dist.Independent) else distribution
 
 
-def variances(model: Any, block: Components, positions: Array) -> Decomposition:
+def variances(model: Model, block: Components, positions: Array) -> Decomposition:
     """The split of the variance; axis 0 of the result counts rows."""
     conditional, marginal = elementwise(block.conditional(model)), elementwise(block.marginal(model))
     mean, noise = _full(marginal.mean, marginal), _full(conditional.variance, marginal)
@@ -64,7 +65,7 @@ def variances(model: Any, block: Components, positions: Array) -> Decomposition:
     return Decomposition(value, monte_carlo_error(Uncertainty(noise + between, noise, between), positions))
 
 
-def entropies(model: Any, block: Components, positions: Array) -> Decomposition:
+def entropies(model: Model, block: Components, positions: Array) -> Decomposition:
     """The split of the predictive entropy."""
     probs = class_probs(block.marginal(model))
     mean = probs.mean(0)
@@ -78,11 +79,11 @@ def entropies(model: Any, block: Components, positions: Array) -> Decomposition:
     return Decomposition(value, monte_carlo_error(Uncertainty(cross, each, cross - each), positions))
 
 
-def jackknife_mutual_information(model: Any, block: Components) -> Array:
+def jackknife_mutual_information(model: Model, block: Components) -> Array:
     return information.mutual_information_jackknife(class_probs(block.marginal(model)))
 
 
-def variation_ratio(model: Any, block: Components) -> Array:
+def variation_ratio(model: Model, block: Components) -> Array:
     return information.variation_ratio(class_probs(block.marginal(model)))
 
 

@@ -184,7 +184,7 @@ def _stored_fields(value: Any) -> list[Any]:
     """All but a `start` that is no record: a posterior or weights, which have served once a run has ended."""
 
     def serves(field: Any) -> bool:
-        return field.name != "start" or _is_record(getattr(value, "start", None))
+        return field.name != "start" or _is_record(value.start)
 
     return [f for f in dataclasses.fields(value) if serves(f)]
 

@@ -13,17 +13,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core import pytrees, records
-from posterity.core.types import Array, Family, Key, Params
+from posterity.core.types import Array, Family, Key, ModelLike, Params
 from posterity.networks.dropout import apply_per_row, apply_shared, row_keys
 
 
 class WeightFamily:
     """A family whose draws are weights. Subclasses are records and say how draw s is made from its chain's arrays."""
 
-    fixed: Params  # [C, ...] weights that were not inferred; None where there are none
-
+    fixed: Params = None
+    draws: Params = None
     num_draws: int | None = None
-    bytes_of_draw: int = 0  # that must be read from disk to have it; 0 where all draws are at hand
+    bytes_of_draw: int = 0
+    has_moments: bool = False
 
     @property
     def num_chains(self) -> int:
@@ -36,17 +37,20 @@ class WeightFamily:
         """The free weights of draw `index`."""
         raise NotImplementedError
 
-    def weights(self, model: Any, key: Key, index: Array) -> Params:
+    def weights(self, model: ModelLike, key: Key, index: Array) -> Params:
         """All weights of draw `index`, fixed ones included."""
         return self.bound(model, index).complete(self.draw(key, index))
 
-    def bound(self, model: Any, index: Array) -> Any:
+    def bound(self, model: ModelLike, index: Array) -> ModelLike:
         """The model with the fixed weights of the draw's chain."""
         return model.bind(pytrees.take_rows(self.fixed, index % self.num_chains))
 
-    def outputs(self, model: Any, key: Key, x: Any, draws: Array) -> Array:
+    def outputs(self, model: ModelLike, key: Key, x: Any, draws: Array) -> Array:
         """[len(draws), N, ..., K]."""
         return jax.vmap(lambda index: self.bound(model, index).outputs(self.draw(key, index), x))(draws)
+
+    def moments(self, model: ModelLike, x: Any) -> tuple[Array, Array]:
+        raise NotImplementedError(f"The outputs of {type(self).__name__} have no moments in closed form.")
 
     def at_hand(self, draws: np.ndarray) -> tuple[Family, np.ndarray]:
         """A family for compiled programs that has these draws in memory, and their numbers there."""
@@ -131,7 +135,7 @@ class DropoutMasks(WeightFamily):
     def point(self) -> Params:
         return self.params
 
-    def outputs(self, model: Any, key: Key, x: Any, draws: Array) -> Array:
+    def outputs(self, model: ModelLike, key: Key, x: Any, draws: Array) -> Array:
         def one(index: Array) -> Array:
             bound = self.bound(model, index)
             params = pytrees.take_rows(self.params, index % self.num_chains)

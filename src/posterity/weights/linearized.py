@@ -19,7 +19,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core import pytrees, records
-from posterity.core.types import Array, Key, Params
+from posterity.core.types import Array, Key, ModelLike, Params
 from posterity.weights.families import WeightFamily
 
 
@@ -31,6 +31,8 @@ class Linearized(WeightFamily):
     covariance: Any = records.traced()  # a structure whose arrays have a leading axis [C]
     fixed: Params = records.traced(default=None)
 
+    has_moments = True
+
     def point(self) -> Params:
         return self.mean
 
@@ -38,7 +40,7 @@ class Linearized(WeightFamily):
         mean, perturbation = self._perturbed(key, index)
         return jax.tree.map(lambda m, d: m + d, mean, perturbation)
 
-    def outputs(self, model: Any, key: Key, x: Any, draws: Array) -> Array:
+    def outputs(self, model: ModelLike, key: Key, x: Any, draws: Array) -> Array:
         """[len(draws), N, ..., K]."""
 
         def one(index: Array) -> Array:
@@ -48,7 +50,7 @@ class Linearized(WeightFamily):
 
         return jax.vmap(one)(draws)
 
-    def moments(self, model: Any, x: Any) -> tuple[Array, Array]:
+    def moments(self, model: ModelLike, x: Any) -> tuple[Array, Array]:
         """Mean [C, N, ..., K] and covariance [C, N, ..., K, K] of the outputs."""
 
         def one(mean: Params, covariance: Any, fixed: Params) -> tuple[Array, Array]:
@@ -180,7 +182,7 @@ def _first_order(function: Callable[[Params], Array], at: Params, step: Params) 
     return value + push_forward((step,))[0]
 
 
-def row_jacobian(model: Any, params: Params, x: Any, names: Sequence[str] | None = None) -> Params:
+def row_jacobian(model: ModelLike, params: Params, x: Any, names: Sequence[str] | None = None) -> Params:
     """d outputs / d weights for each row: leaves [N, M, K, ...], M the axes between N and K; None for other leaves."""
     chosen, others = choose(params, names)
 

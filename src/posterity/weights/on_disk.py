@@ -18,7 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core import pytrees, records
-from posterity.core.types import Array, Family, Key, Params
+from posterity.core.types import Array, Family, Key, ModelLike, Params
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import Writer
 from posterity.weights.families import Samples, WeightFamily
@@ -152,7 +152,7 @@ class DrawsAtHand(WeightFamily):
         del key
         return pytrees.take_rows(self.draws, index)
 
-    def bound(self, model: Any, index: Array) -> Any:
+    def bound(self, model: ModelLike, index: Array) -> ModelLike:
         return model.bind(pytrees.take_rows(self.fixed, self.chains[index]))
 
 
@@ -170,7 +170,7 @@ class StoredSamples(WeightFamily):
         return cls(tuple(leaves), structure, fixed)
 
     @property
-    def draws(self) -> Params:
+    def draws(self) -> Params:  # type: ignore[override]
         """The arrays, each to be read with `np.asarray`."""
         return jax.tree.unflatten(self.structure, self.leaves)
 
@@ -268,9 +268,9 @@ def join(parts: Sequence[Params]) -> Params:
     return jax.tree.map(joined, *parts)
 
 
-def settle(family: Any, memory: float = HELD_BYTES) -> Family:
+def settle(family: Family, memory: float = HELD_BYTES) -> Family:
     """A family ready for use: on the device, or left on disk where its draws are there and take more than `memory`."""
-    draws, fixed = getattr(family, "draws", None), getattr(family, "fixed", None)
+    draws, fixed = family.draws, family.fixed
     if any(isinstance(leaf, StoredArray) for leaf in jax.tree.leaves(draws)):
         stored = StoredSamples.of(draws, jax.tree.map(jnp.asarray, fixed))
         if stored.num_draws * stored.bytes_of_draw > memory:

@@ -29,14 +29,15 @@ from posterity import (
 from posterity.core import records
 from posterity.data.arrays import dataset
 from posterity.datasets import load as load_data
-from posterity.inference.engine import driver, run
+from posterity.inference.engine import restarts, run
 from posterity.inference.engine.checkpoint import Checkpoint
-from posterity.inference.engine.job import Run
+from posterity.inference.engine.job import Job, Progress, Run
 from posterity.inference.engine.restarts import StuckError, warn_unmoved
-from posterity.inference.engine.start import checked_start
+from posterity.inference.engine.start import starting_point
 from posterity.inference.methods.sampler import NoDrawsError
 from posterity.inference.methods.step_size import rounded_away, stuck_chains
 from posterity.models.priors import Fixed, prior
+from posterity.posterior.trace import Trace
 
 X, Y = np.zeros((4, 1)), np.zeros(4)
 
@@ -139,24 +140,23 @@ def test_a_fresh_start_is_not_once_more_the_start_that_was_given(start):
 def test_a_fresh_start_leaves_fixed_weights_as_they_were_given():
     model = records.replace(HEALTHY, prior=prior({"v": Fixed(), "*": Normal(0.0, 3.0)}))
     start = {"w": jnp.asarray(-50.0), "v": jnp.asarray(0.25)}
-    rows, key = dataset((X, Y), model.likelihood), jax.random.key(0)
-    free, fixed = checked_start(model, records.replace(METHOD, start=start), rows, key, 2, afresh=True)
+    rows, method = dataset((X, Y), model.likelihood), records.replace(METHOD, start=start)
+    _, free, fixed = starting_point(Job(model, method, rows, None, None, 0, 2, None, {}), attempt=1)
     assert free["network"]["w"].tolist() == [5.0, 5.0]
     assert fixed["network"]["v"].tolist() == [0.25, 0.25]
 
 
 def test_a_fresh_copy_of_a_healthy_chain_may_fail(monkeypatch):
     """All chains run again in one program, but only those that were stuck count."""
-    starts = driver._starts
 
-    def broken(job, mesh, attempt=0):
-        keys, free, fixed = starts(job, mesh, attempt)
+    def broken(job, attempt=0):
+        start = starting_point(job, attempt)
         bad = jnp.nan if attempt else 0.0
-        return keys, jax.tree.map(lambda leaf: leaf.at[0].add(bad), free), fixed
+        return start._replace(free=jax.tree.map(lambda leaf: leaf.at[0].add(bad), start.free))
 
     answers = iter([np.array([False, True, False, False]), np.zeros(4, bool)])
     monkeypatch.setattr(HMC, "stuck", lambda self, trace: next(answers))
-    monkeypatch.setattr(driver, "_starts", broken)
+    monkeypatch.setattr(restarts, "starting_point", broken)
     posterior = fit(HEALTHY, METHOD, (X, Y))
     assert np.isfinite(np.asarray(posterior.family.draws["network"]["w"])).all()
     assert posterior.receipt.restarts == 1
@@ -241,9 +241,10 @@ def test_a_restart_survives_the_store_and_a_cut(tmp_path, monkeypatch):
     save = Checkpoint.save
 
     def save_then_stop(self, *arguments):
-        save(self, *arguments)
-        if self.progress["phase"] == 1:
+        saved = save(self, *arguments)
+        if self.progress.phase == 1:
             raise KeyboardInterrupt
+        return saved
 
     monkeypatch.setattr(Checkpoint, "save", save_then_stop)
     monkeypatch.setattr("posterity.inference.engine.checkpoint.SAVE_SECONDS", 0.0)
@@ -309,7 +310,13 @@ def test_a_sampler_that_accepts_nothing_says_so():
 
 
 def run_of(accepted, **facts):
-    return Run(len(accepted), None, trace={"accepted": [np.asarray(accepted, float)]}, **facts)  # type: ignore[arg-type]
+    return traced("accepted", np.asarray(accepted, float), **facts)
+
+
+def traced(name, values, **facts):
+    """A run that has recorded this, and has no chains any more."""
+    strides = np.ones(values.shape[1], int)
+    return Run(None, Progress(**facts), (Trace({name: values}, strides > 0, strides),))  # type: ignore[arg-type]
 
 
 def kept(num_draws):
@@ -322,17 +329,16 @@ def test_which_chains_accepted_nothing():
     accepted[[0, 2], 10:] = 0
     run = run_of(accepted)
     with pytest.warns(UserWarning, match="chain 0, 2 accepted no step.*lower step_size"):
-        warn_unmoved(run, HMC(step_size=5.0), kept(20))
-    assert run.notes[0].startswith("chain 0, 2 accepted")
+        run = warn_unmoved(run, HMC(step_size=5.0), kept(20))
+    assert run.progress.notes[0].startswith("chain 0, 2 accepted")
     with pytest.warns(UserWarning, match=r"chain 0 accepted no step.*start=MAP\(\)"):
-        warn_unmoved(run_of(accepted, stuck=np.array([False, False, True, False])), HMC(), kept(20))
+        warn_unmoved(run_of(accepted, stuck=(False, False, True, False)), HMC(), kept(20))
     for draws in (kept(21), None):
         run = run_of(accepted)
-        warn_unmoved(run, HMC(), draws)
-        assert not run.notes
+        assert warn_unmoved(run, HMC(), draws) is run
     accepted = np.ones((1, 10))
     accepted[:, -4:] = 0
     warn_unmoved(run_of(accepted), HMC(), {"w": np.zeros((1, 1))})
     with pytest.warns(UserWarning, match="chain 0 accepted no step"):
         warn_unmoved(run_of(0 * accepted), HMC(), {"w": np.zeros((1, 1))})
-    warn_unmoved(Run(1, None, trace={"learning_rate": [np.ones((1, 9))]}), SGLD(), kept(3))  # type: ignore[arg-type]
+    warn_unmoved(traced("learning_rate", np.ones((1, 9))), SGLD(), kept(3))

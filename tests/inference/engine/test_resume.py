@@ -269,12 +269,14 @@ EDITS = {
     "run/method/fields/num_steps": "?",
     "run/method/fields/learning_rate": "?",
     "progress": 5,
-    "progress/num_shards": 10**12,
-    "progress/phase": None,
-    "progress/stride": 1e300,
-    "progress/notes": [1],
-    "progress/stuck": [True],
-    "progress/seconds": "?",
+    "progress/fields/num_shards": 10**12,
+    "progress/fields/phase": None,
+    "progress/record": 1e300,
+    "progress/fields/stride": 1e300,
+    "progress/fields/notes": {"tuple": [1]},
+    "progress/fields/ended": "late",
+    "progress/fields/stuck": {"tuple": [True]},
+    "progress/fields/seconds": "?",
 }
 
 

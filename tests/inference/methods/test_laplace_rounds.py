@@ -46,3 +46,27 @@ def test_rounds_that_were_cut_off_know_the_round_before(tmp_path, monkeypatch):
     assert resumed.facts["log_evidence_of_rounds"] == whole.facts["log_evidence_of_rounds"]
     assert resumed.facts["log_evidence"] == whole.facts["log_evidence_of_rounds"][0]
     jax.tree.map(np.testing.assert_array_equal, resumed.family, whole.family)
+
+
+def test_rounds_run_where_the_mode_is_sought_from_a_laplace_of_its_own(tmp_path):
+    """Each round is a stage: none is left out because the start happens to be a mode found from another Laplace."""
+    few = MAP(num_steps=20)
+    method = Laplace(start=MAP(num_steps=20, start=Laplace(start=few)), tune="prior", num_rounds=3)
+    stages = method.stages()
+    assert [type(stage).__name__ for stage in stages] == ["MAP", "Laplace"] * 4
+    assert [stage.num_rounds for stage in stages[1::2]] == [1, 1, 2, 3]
+    assert all(stage.stages() == stages[: number + 1] for number, stage in enumerate(stages))
+    assert method.start.start.start is few  # the method is as it was made
+    model, _, rows = few_rows()
+    posterior = fit(model, method, rows, progress=False, store=tmp_path / "run")
+    assert len(posterior.facts["log_evidence_of_rounds"]) == 3
+    assert posterior.receipt.num_gradients == 4 * (20 + 1)
+
+
+def test_rounds_from_a_posterior_seek_the_mode_by_map():
+    model, _, rows = few_rows()
+    start = fit(model, MAP(num_steps=5), rows, progress=False)
+    stages = Laplace(start=start, tune="prior", num_rounds=2).stages()
+    assert [type(stage).__name__ for stage in stages] == ["Laplace", "MAP", "Laplace"]
+    assert stages[0].start is start
+    assert stages[1] == MAP(start=stages[0])

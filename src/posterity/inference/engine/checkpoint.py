@@ -8,8 +8,8 @@ step depends on its number alone.
 from __future__ import annotations
 
 import dataclasses
-import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,31 +22,31 @@ from posterity.core import pytrees
 from posterity.core.devices import fetch, is_key, place, precision
 from posterity.core.types import Params
 from posterity.data.arrays import Dataset
-from posterity.inference.engine.job import Job, Run
+from posterity.inference.engine.job import Job, Progress, Run
 from posterity.inference.engine.program import Chains
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.saving import posterior_from, posterior_parts, signature
-from posterity.storage.codec import StoreError, encode, fingerprint
-from posterity.storage.folder import MANIFEST, Reader, Writer, whole_number
-from posterity.weights.on_disk import StoredSamples, open_draws
+from posterity.posterior.trace import Trace
+from posterity.storage.codec import StoreError, decode, encode, fingerprint
+from posterity.storage.folder import MANIFEST, Reader, Writer
+from posterity.weights.on_disk import StoredArray, StoredSamples, join, open_draws
 
 SAVE_SECONDS = 2.0
 
 
 class Checkpoint:
-    """The store of one run; `first_stage` gives that of the method it starts from."""
+    """The store of one stage of a run; that of the stage before lies in its folder `start`."""
 
     def __init__(self, writer: Writer, description: dict[str, Any]) -> None:
         self.writer, self.description = writer, description
-        self.progress: dict[str, Any] | None = None
+        self.progress: Progress | None = None  # as it was last stored
         self._reader: Reader | None = None  # of what was there before this session
         self.seconds = 0.0  # of earlier sessions
         self._begun = self._saved = time.perf_counter()
-        self._num_shards = 0
-        self._stage: Checkpoint | None = None
+        self._before: Checkpoint | None = None
         self._has_saved = False
-        self._traced = self._kept = 0  # segments of the run that are on disk
+        self._traced: tuple[Trace, ...] = ()  # what of the trace is on disk
 
     @classmethod
     def create(cls, folder: Path, job: Job, ours: bool = False) -> Checkpoint:
@@ -76,7 +76,7 @@ class Checkpoint:
         writer = Writer(folder, together=True, ours=ours)
         writer.arrays("job", arrays)
         made = cls(writer, description)
-        made._write({"progress": None})
+        made._write({})
         return made
 
     @classmethod
@@ -86,14 +86,21 @@ class Checkpoint:
         writer.files = dict(reader.files)
         with reader.damage_in_words():
             made = cls(writer, reader.body["run"])
-            made.progress, made._reader = reader.body["progress"], reader
-            if made.progress is not None:
-                _check_progress(made.progress)
-                made.seconds, made._num_shards = made.progress["seconds"], made.progress["num_shards"]
+            made._reader = reader
+            if reader.body["progress"] is not None:
+                made.progress = stored_progress(reader)
+                made.seconds = made.progress.seconds
         return made
 
-    def first_stage(self, job: Job) -> Checkpoint:
-        """The store of the method this run starts from, in a folder of its own."""
+    def of_stages(self, jobs: Sequence[Job]) -> list[Checkpoint]:
+        """The stores of all stages, first to last; this is the last one's."""
+        stores: list[Checkpoint] = [self]
+        for job in reversed(jobs[:-1]):
+            stores.append(stores[-1].of_stage_before(job))
+        return stores[::-1]
+
+    def of_stage_before(self, job: Job) -> Checkpoint:
+        """The store of the stage this one starts from, in a folder of its own."""
         folder = self.writer.folder / "start"
         if (folder / MANIFEST).exists():
             reader = Reader(folder)
@@ -102,12 +109,12 @@ class Checkpoint:
                     f"{folder}, the stage this run started from, has no result although the run went on from one: "
                     "restore it from a copy."
                 )
-            self._stage = Checkpoint.reopen(reader)
+            self._before = Checkpoint.reopen(reader)
         elif self.has_state:
             raise StoreError(f"{folder}, the stage this run started from, is missing: restore it from a copy.")
         else:
-            self._stage = Checkpoint.create(folder, job, ours=True)
-        return self._stage
+            self._before = Checkpoint.create(folder, job, ours=True)
+        return self._before
 
     def posterior(self, model: Model) -> Posterior | None:
         """What a stage that is over came to."""
@@ -124,73 +131,56 @@ class Checkpoint:
     @property
     def has_saved(self) -> bool:
         """Whether this session has saved anything: errors after that are the run's own, not those of what it read."""
-        return self._has_saved or (self._stage is not None and self._stage.has_saved)
+        return self._has_saved or (self._before is not None and self._before.has_saved)
 
     @property
     def is_due(self) -> bool:
         return time.perf_counter() - self._saved > SAVE_SECONDS
 
-    def save(self, run: Run, chains: Chains, phase: int, stride: int) -> None:
+    def save(self, run: Run) -> Run:
         """Everything since the last save; after this line a kill loses nothing before it.
 
-        The run lets go of draws that are on disk: what stands in `run.draws` for them reads them when asked.
+        The run that is returned has let go of draws that are on disk: what stands for them reads them when asked.
         """
         for name in ("posterior", "weights-"):
             self._drop(name)  # of what there was when an earlier session ended
         if not run.draws:
             self._drop("draws-")  # an adaptation used them up
-            self._kept = 0
-        if run.rewritten:
-            self._drop("trace-")
-            self._traced, run.rewritten = 0, False
-        number = self._num_shards
-        new_trace = [{n: parts[i] for n, parts in run.trace.items()} for i in range(self._traced, _length(run.trace))]
-        if new_trace:
-            joined = {name: np.concatenate([part[name] for part in new_trace], 1) for name in new_trace[0]}
-            self.writer.arrays(f"trace-{number:06d}", joined)
-        if run.draws[self._kept :]:
-            joined = jax.tree.map(lambda *parts: np.concatenate(parts, 1), *run.draws[self._kept :])
-            self.writer.arrays(f"draws-{number:06d}", _numbered(joined))
-            run.draws[self._kept :] = [open_draws([self.writer.path(f"draws-{number:06d}")], joined)]
-        self.writer.arrays(f"state-{number:06d}", _numbered(fetch(chains)))
+        if any(old is not new for old, new in zip(self._traced, run.trace, strict=False)):
+            self._drop("trace-")  # restarts have changed what was recorded
+            self._traced = ()
+        number = 0 if self.progress is None else self.progress.num_shards
+        if new_trace := run.trace[len(self._traced) :]:
+            self.writer.arrays(f"trace-{number:06d}", _trace_arrays(Trace.join(new_trace)))
+        if new_draws := [part for part in run.draws if not _is_stored(part)]:
+            self.writer.arrays(f"draws-{number:06d}", _numbered(join(new_draws)))
+            stored = open_draws([self.writer.path(f"draws-{number:06d}")], new_draws[0])
+            run = run._replace(draws=(*filter(_is_stored, run.draws), stored))
+        self.writer.arrays(f"state-{number:06d}", _numbered(fetch(run.chains)))
         self.writer.drop(f"state-{number - 1:06d}")
-        self._traced, self._kept, self._num_shards = _length(run.trace), len(run.draws), number + 1
-        self._saved, self._has_saved = time.perf_counter(), True
-        self.progress = {
-            "phase": phase,
-            "stride": stride,
-            "num_steps": run.num_steps,
-            "num_taken": run.num_taken,
-            "num_gradients": run.num_gradients,
-            "num_restarts": run.num_restarts,
-            "unfinished": run.unfinished,
-            "stuck": None if run.stuck is None else run.stuck.tolist(),
-            "notes": run.notes,
-            "num_shards": self._num_shards,
-            "seconds": self.seconds + self._saved - self._begun,
-        }
-        self._write({"progress": self.progress})
+        self._traced, self._saved, self._has_saved = run.trace, time.perf_counter(), True
+        run = run.update(num_shards=number + 1, seconds=self.seconds + self._saved - self._begun)
+        self.progress = run.progress
+        self._write({})
+        return run
 
-    def restore(self, run: Run, template: Chains, mesh: Mesh) -> tuple[Chains, int, int]:
-        """(chains, phase, stride) as saved; fills the run with what it had gathered."""
+    def restore(self, template: Chains, num_chains: int, mesh: Mesh) -> Run:
+        """The run as it was saved."""
         reader, progress = self._reader, self.progress
         assert progress is not None
         assert reader is not None
         with reader.damage_in_words():
-            for name in _shards(reader, "trace-"):
-                _add_trace(run, reader.arrays(name))
-            for name in _shards(reader, "draws-"):
-                run.draws.append(_stored_draws(reader.path(name), template.state.params))
-            run.num_steps, run.num_taken = progress["num_steps"], progress["num_taken"]
-            run.num_gradients, run.notes = progress["num_gradients"], list(progress["notes"])
-            run.num_restarts, run.unfinished = progress.get("num_restarts", 0), progress.get("unfinished", False)
-            run.stuck = None if progress["stuck"] is None else np.array(progress["stuck"])
-            if run.stuck is not None and run.stuck.shape != (run.num_chains,):
-                raise StoreError(f"The store tells of {run.stuck.size} chains where {run.num_chains} belong.")
-            self._traced, self._kept = _length(run.trace), len(run.draws)
-            stored = reader.arrays(f"state-{progress['num_shards'] - 1:06d}")
+            if progress.stuck is not None and len(progress.stuck) != num_chains:
+                raise StoreError(f"The store speaks of {len(progress.stuck)} chains where {num_chains} belong.")
+            trace = tuple(_trace(reader.arrays(name), num_chains) for name in _shards(reader, "trace-"))
+            if any(set(part) != set(trace[0]) for part in trace):
+                raise StoreError("The traces in the store are not all of the same quantities; restore it from a copy.")
+            paths = [reader.path(name) for name in _shards(reader, "draws-")]
+            draws = tuple(_stored_draws(path, template.state.params) for path in paths)
+            stored = reader.arrays(f"state-{progress.num_shards - 1:06d}")
             chains = place(_unnumbered(stored, template), mesh, "chain")
-        return chains, progress["phase"], progress["stride"]
+        self._traced = trace
+        return Run(chains, progress, trace, draws)
 
     def finish(self, posterior: Posterior, goes_on: bool = False) -> Posterior:
         """Write the posterior beside the run, and return it: draws on disk are then those of the posterior.
@@ -198,9 +188,9 @@ class Checkpoint:
         `goes_on`: a run that Ctrl-C or a budget ended keeps its own as well, so that `resume` can go on with it.
         """
         body = posterior_parts(posterior, self.writer)
-        if not (goes_on and self.progress is not None and self.progress["unfinished"]):
+        if not (goes_on and self.progress is not None and self.progress.is_unfinished):
             self._drop("draws-")  # the posterior holds them now
-        self._write({"progress": self.progress, "posterior": body})
+        self._write({"posterior": body})
         family = posterior.family
         if not isinstance(family, StoredSamples):
             return posterior
@@ -212,7 +202,7 @@ class Checkpoint:
             self.writer.drop(name.removesuffix(".safetensors"))
 
     def _write(self, body: dict[str, Any]) -> None:
-        self.writer.manifest({"run": self.description, **body})
+        self.writer.manifest({"run": self.description, "progress": encode(self.progress, {}, "progress"), **body})
 
 
 def _encode_rows(rows: Dataset | None, arrays: dict[str, np.ndarray], name: str) -> Any:
@@ -221,21 +211,12 @@ def _encode_rows(rows: Dataset | None, arrays: dict[str, np.ndarray], name: str)
     return {"tuple": [encode(part, arrays, f"{name}/{field}") for field, part in rows._asdict().items()]}
 
 
-def _check_progress(progress: dict[str, Any]) -> None:
-    """Refuse what was edited before it is computed with."""
-    for name in ("phase", "stride", "num_steps", "num_taken"):
-        whole_number(progress, name)
-    whole_number(progress, "num_shards", least=1)
-    whole_number({"num_restarts": 0, **progress}, "num_restarts")
-    if type(progress.get("unfinished", False)) is not bool or (progress.get("unfinished") and not progress["notes"]):
-        raise StoreError(f"The store gives unfinished={progress['unfinished']!r}, of which its notes say nothing.")
-    for name in ("num_gradients", "seconds"):
-        if not (isinstance(progress[name], int | float) and 0 <= progress[name] < math.inf):
-            raise StoreError(f"The store gives {name}={progress[name]!r}; expected a number, at least 0.")
-    for name, kind in {"notes": str, "stuck": bool}.items():
-        values = progress[name] if name == "notes" or progress[name] is not None else []
-        if not isinstance(values, list) or not all(isinstance(value, kind) for value in values):
-            raise StoreError(f"The store gives {name}={values!r}; expected a list of {kind.__name__}.")
+def stored_progress(reader: Reader) -> Progress:
+    """How far the run of a store had come; made anew, and so checked."""
+    progress = decode(reader.body["progress"], {})
+    if not isinstance(progress, Progress) or not progress.num_shards:
+        raise StoreError(f"The store {reader.folder} does not say how far its run had come; restore it from a copy.")
+    return dataclasses.replace(progress)
 
 
 def _shards(reader: Reader, prefix: str) -> list[str]:
@@ -244,17 +225,22 @@ def _shards(reader: Reader, prefix: str) -> list[str]:
     return sorted(names, key=lambda name: (len(name), name))
 
 
-def _add_trace(run: Run, stored: dict[str, np.ndarray]) -> None:
-    if run.trace and set(stored) != set(run.trace):
-        raise StoreError(f"The store holds traces of {sorted(stored)} where {sorted(run.trace)} belong.")
-    for name, values in stored.items():
-        if values.ndim != 2 or values.shape[0] != run.num_chains:
-            raise StoreError(f"The store holds a trace {name} of shape {values.shape} for {run.num_chains} chains.")
-        run.trace.setdefault(name, []).append(values)
+def _trace_arrays(trace: Trace) -> dict[str, np.ndarray]:
+    entries = {f"entries/{name}": values for name, values in trace.items()}
+    return {**entries, "is_draw": trace.is_draw, "num_steps": trace.num_steps}
 
 
-def _length(trace: dict[str, list[np.ndarray]]) -> int:
-    return len(next(iter(trace.values()))) if trace else 0
+def _trace(stored: dict[str, np.ndarray], num_chains: int) -> Trace:
+    entries = {name.removeprefix("entries/"): values for name, values in stored.items() if "/" in name}
+    trace = Trace(entries, stored["is_draw"], stored["num_steps"])
+    for name, values in entries.items():
+        if values.shape != (num_chains, trace.is_draw.size) or trace.num_steps.shape != trace.is_draw.shape:
+            raise StoreError(f"The store holds a trace {name} of shape {values.shape} for {num_chains} chains.")
+    return trace
+
+
+def _is_stored(draws: Params) -> bool:
+    return all(isinstance(leaf, StoredArray) for leaf in jax.tree.leaves(draws))
 
 
 def _numbered(values: Any) -> dict[str, np.ndarray]:

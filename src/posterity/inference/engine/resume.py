@@ -12,7 +12,7 @@ from posterity.core import records
 from posterity.core.checks import check_budget, is_number
 from posterity.core.devices import device_mesh, precision
 from posterity.data.arrays import Dataset, check_inputs, check_like, dataset
-from posterity.inference.engine.checkpoint import Checkpoint
+from posterity.inference.engine.checkpoint import Checkpoint, stored_progress
 from posterity.inference.engine.driver import partial_posterior, run_job
 from posterity.inference.engine.job import Job
 from posterity.inference.methods.method import Method
@@ -76,8 +76,8 @@ def resume(
 
 def _ended_early(reader: Reader) -> bool:
     """Whether Ctrl-C or a budget ended the run of a store, which then holds a posterior and the means to go on."""
-    progress = reader.body.get("progress")
-    return isinstance(progress, dict) and progress.get("unfinished") is True
+    with reader.damage_in_words():
+        return reader.body.get("progress") is not None and stored_progress(reader).is_unfinished
 
 
 def _job(reader: Reader, model: Model | None, method: Method | None, data: Any) -> Job:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 import jax
 import numpy as np
 
 from posterity.core.devices import agree, fetch
-from posterity.core.types import Params, Phase
-from posterity.inference.engine.job import Run, ScheduledPhase
-from posterity.inference.engine.program import Chains, Layout, Shared, Span, adapt, advance
+from posterity.core.types import Params
+from posterity.inference.engine.early_stopping import EarlyStoppingState
+from posterity.inference.engine.job import Run, ScheduledPhase, Session
+from posterity.inference.engine.program import Span, adapt, advance
 from posterity.inference.methods.method import Method
+from posterity.posterior.trace import Trace
 from posterity.weights.on_disk import join
 
 SEGMENT_SECONDS = 1.0
@@ -21,72 +22,84 @@ SEGMENT_SECONDS = 1.0
 class NonFiniteError(FloatingPointError):
     """A run met a NaN or an infinite value; the message names chain and step, `trace` holds what came before."""
 
-    def __init__(self, message: str, trace: dict[str, np.ndarray]) -> None:
+    def __init__(self, message: str, trace: Trace) -> None:
         super().__init__(message)
         self.trace = trace
 
 
-def run_phase(
-    run: Run, layout: Layout, shared: Shared, scheduled: ScheduledPhase, chains: Chains, deadline: float | None
-) -> Chains:
+def run_phase(session: Session, here: ScheduledPhase, run: Run, deadline: float | None) -> Run:
     """Advance the chains to the end of a phase, or to where it must stop."""
-    phase, checkpoint, num_chains = scheduled.phase, run.checkpoint, run.num_chains
-    stride, size, run.unfinished = scheduled.first_stride, 1, False
-    while stride < scheduled.num_strides:
-        last = min(stride + size, scheduled.num_strides)
-        began = time.perf_counter()
-        span = Span(stride, last, phase.thin, phase.num_steps, scheduled.offset, scheduled.number)
-        chains, infos, draws = advance(layout, shared, chains, span)
-        infos = fetch(infos)  # waits for the device
+    checkpoint = session.checkpoint
+    first = run.progress.stride if run.progress.phase == here.number else 0
+    run, size = run.update(phase=here.number, stride=first, ended=""), 1
+    while run.progress.stride < here.num_strides:
+        began, stride = time.perf_counter(), run.progress.stride
+        run = _run_segment(session, here, run, min(stride + size, here.num_strides))
         seconds = time.perf_counter() - began
-        _gather(run, infos, draws if phase.keep else None, last - stride)
-        run.num_gradients += _gradients(infos, phase, stride, last, num_chains)
-        done = min(last * phase.thin, phase.num_steps)
-        run.num_steps, run.num_taken = scheduled.offset + done, run.num_taken + done - stride * phase.thin
-        run.bar.update(run.num_steps, infos._fields[0], float(np.mean(infos[0][:num_chains, last - stride - 1])))
-        _stop_if_failed(run, chains, shared.method)
+        _stop_if_failed(session, run, here.shared.method)
         # Clocks and keyboards differ between processes; what follows from them must not.
         late = deadline is not None and time.perf_counter() > deadline
         due = checkpoint is not None and checkpoint.is_due
         # The first segment also compiled: it says nothing of the pace.
-        growth = 4.0 if stride == scheduled.first_stride else SEGMENT_SECONDS / max(seconds, 1e-6)
-        interrupted, late, due, growth = agree(run.interrupted, late, due, growth)
-        over = _is_over(run, chains, scheduled, bool(interrupted), bool(late))
-        if checkpoint is not None and (over or last == scheduled.num_strides or due):
-            checkpoint.save(run, chains, scheduled.number, last)
-        if over:
+        growth = 4.0 if stride == first else SEGMENT_SECONDS / max(seconds, 1e-6)
+        interrupted, late, due, growth = agree(session.asked.is_set(), late, due, growth)
+        run = _see_end(session, here, run, bool(interrupted), bool(late))
+        if checkpoint is not None and (due or run.progress.ended or run.progress.stride == here.num_strides):
+            run = checkpoint.save(run)
+        if run.progress.ended:
             break
-        stride, size = last, int(np.clip(size * min(growth, 16.0), 1, layout.capacity))
-    return chains
+        size = int(np.clip(size * min(growth, 16.0), 1, here.layout.capacity))
+    return run
 
 
-def adapt_phase(run: Run, layout: Layout, shared: Shared, scheduled: ScheduledPhase, chains: Chains) -> Chains:
+def adapt_phase(here: ScheduledPhase, run: Run) -> Run:
     """Let the chains look at what the phase kept; its draws have then served."""
-    kept, run.draws = jax.tree.map(np.asarray, join(run.draws)), []
-    return adapt(
-        layout, shared, chains, kept, np.asarray(scheduled.number), np.asarray(run.num_steps - scheduled.offset)
+    kept = jax.tree.map(np.asarray, join(run.draws))
+    num_steps = np.asarray(run.progress.num_steps - here.offset)
+    chains = adapt(here.layout, here.shared, run.chains, kept, np.asarray(here.number), num_steps)
+    return run._replace(chains=chains, draws=()).update(phase=here.number + 1, stride=0)
+
+
+def _run_segment(session: Session, here: ScheduledPhase, run: Run, last: int) -> Run:
+    """The strides up to `last`."""
+    phase, before = here.phase, run.progress
+    span = Span(before.stride, last, phase.thin, phase.num_steps, here.offset, here.number)
+    chains, infos, draws = advance(here.layout, here.shared, run.chains, span)
+    infos = fetch(infos)  # waits for the device
+    # A phase's last stride may have fewer steps than the others.
+    steps = np.minimum(phase.thin, phase.num_steps - np.arange(before.stride, last) * phase.thin)
+    entries = {name: values[: session.num_chains, : len(steps)] for name, values in infos._asdict().items()}
+    part = Trace(entries, np.full(len(steps), here.keeps_draws), steps)
+    num_steps = here.offset + min(last * phase.thin, phase.num_steps)
+    session.bar.update(num_steps, infos._fields[0], float(np.mean(part[infos._fields[0]][:, -1])))
+    return run._replace(
+        chains=chains,
+        trace=(*run.trace, part),
+        draws=(*run.draws, *_gather(draws if phase.keep else None, len(steps))),
+    ).update(
+        stride=last,
+        num_steps=num_steps,
+        num_taken=before.num_taken + int(steps.sum()),
+        num_gradients=before.num_gradients + _gradients(part),
     )
 
 
-def _gradients(infos: Any, phase: Phase, first: int, last: int, num_chains: int) -> float:
-    """What the strides from first to last cost; each is a mean over its steps, which in a phase's last may be fewer."""
-    steps = np.minimum(phase.thin, phase.num_steps - np.arange(first, last) * phase.thin)
-    a_step = infos._asdict().get("num_gradients", np.ones((num_chains, len(steps))))
-    return float((a_step[:num_chains, : len(steps)] * steps).sum())
+def _gather(draws: Params, count: int) -> tuple[Params, ...]:
+    """What a segment kept. Cut on the host: on devices every new count would be a new program; the chains wait."""
+    return () if draws is None else (jax.tree.map(lambda leaf: np.array(leaf[:, :count]), fetch(draws)),)
 
 
-def _gather(run: Run, infos: Any, draws: Params, count: int) -> None:
-    for name, values in infos._asdict().items():
-        run.trace.setdefault(name, []).append(values[: run.num_chains, :count])
-    if draws is not None:
-        # Cut on the host: on devices every new count would be a new program, while the chains wait.
-        run.draws.append(jax.tree.map(lambda leaf: np.array(leaf[:, :count]), fetch(draws)))
+def _gradients(part: Trace) -> float:
+    """What the strides cost; each holds the mean over its steps."""
+    num_chains = len(next(iter(part.values())))
+    a_step = part.get("num_gradients", np.ones((num_chains, len(part.num_steps))))
+    return float((a_step * part.num_steps).sum())
 
 
-def _stop_if_failed(run: Run, chains: Chains, method: Method) -> None:
-    failed_at = fetch(chains.failed_at)[: run.num_chains]
-    if run.watched is not None:
-        failed_at = np.where(run.watched, failed_at, -1)
+def _stop_if_failed(session: Session, run: Run, method: Method) -> None:
+    failed_at = fetch(run.chains.failed_at)[: session.num_chains]
+    if session.watched is not None:
+        failed_at = np.where(session.watched, failed_at, -1)
     if (failed_at < 0).all():
         return
     chain = int(np.argmin(np.where(failed_at < 0, np.iinfo(failed_at.dtype).max, failed_at)))
@@ -97,22 +110,18 @@ def _stop_if_failed(run: Run, chains: Chains, method: Method) -> None:
     )
 
 
-def _is_over(run: Run, chains: Chains, scheduled: ScheduledPhase, interrupted: bool, late: bool) -> bool:
+def _see_end(session: Session, here: ScheduledPhase, run: Run, interrupted: bool, late: bool) -> Run:
     """Whether a phase ends here although steps are left; an early stop or Ctrl-C ends the run as well."""
-    if run.num_steps >= scheduled.last_step:
-        return False
-    stopped = getattr(chains.state, "stopped", None)
-    done = f"after {run.num_steps} of {scheduled.last_step} steps"
-    if stopped is not None and bool(fetch(stopped)[: run.num_chains].all()):
-        run.stop = True
-        run.notes.append(f"stopped early on validation rows {done}")
-    elif interrupted:
-        run.stop = run.unfinished = True
-        run.notes.append(f"interrupted {done}")
-    elif late:
-        run.unfinished = True
-        part = "draws" if scheduled.phase.keep and not scheduled.phase.adapt else f"phase {scheduled.number + 1}"
-        taken = f"{run.num_steps - scheduled.offset} of {scheduled.phase.num_steps} steps"
-        run.notes.append(f"{part} ended by the budget after {taken}")
-        return True
-    return run.stop
+    num_steps, state = run.progress.num_steps, run.chains.state
+    if num_steps >= here.last_step:
+        return run
+    done = f"after {num_steps} of {here.last_step} steps"
+    if isinstance(state, EarlyStoppingState) and bool(fetch(state.stopped)[: session.num_chains].all()):
+        return run.note(f"stopped early on validation rows {done}", ended="stopped")
+    if interrupted:
+        return run.note(f"interrupted {done}", ended="interrupted")
+    if late:
+        part = "draws" if here.keeps_draws else f"phase {here.number + 1}"
+        taken = f"{num_steps - here.offset} of {here.phase.num_steps} steps"
+        return run.note(f"{part} ended by the budget after {taken}", ended="late")
+    return run

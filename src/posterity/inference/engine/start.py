@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -15,6 +15,7 @@ from posterity.core.checks import check_budget, is_whole
 from posterity.core.devices import jit_once
 from posterity.core.types import Key, Params
 from posterity.data.arrays import Dataset
+from posterity.inference.engine.job import Job
 from posterity.inference.methods.method import Method
 from posterity.models.model import Model
 from posterity.models.units import without_units
@@ -48,21 +49,27 @@ def with_origin(model: Model, method: Method, rows: Dataset, num_chains: int) ->
     return records.replace(method, start=Origin(tuple(jax.tree.leaves(weights)), told, _salt(start)))
 
 
-def checked_start(
-    model: Model, method: Method, rows: Dataset, key: Key, num_chains: int, afresh: bool = False
-) -> tuple[Params, Params]:
-    """The starting weights, once model, method and data are seen to fit together.
+class Start(NamedTuple):
+    """Where chains begin; every leaf has a leading axis [C]."""
 
-    `afresh`: from the network's own initialisation, where the method's start has led chains astray; weights that are
-    fixed stay those of the start.
+    key: Key
+    free: Params
+    fixed: Params
+
+
+def starting_point(job: Job, attempt: int = 0) -> Start:
+    """Where the chains of a stage begin.
+
+    At another attempt with other keys and from the network's own initialisation, where the method's start has led
+    chains astray; weights that are fixed stay those of the start.
     """
-    free, fixed = starting_weights(model, method, rows, key, num_chains)
-    if afresh:
-        free, _ = starting_weights(model, records.replace(method, start=None), rows, key, num_chains)
-    one_free, one_fixed = pytrees.take_rows((free, fixed), 0)
-    check_shapes(model, one_free, one_fixed, rows)
-    method.check(model.bind(one_fixed), one_free, rows)
-    return free, fixed
+    key = start_key(job.seed, job.method.start)
+    key_start, key_chains = jax.random.split(key if attempt == 0 else jax.random.fold_in(key, RESTARTS + attempt))
+    free, fixed = starting_weights(job.model, job.method, job.rows, key_start, job.num_chains)
+    if attempt > 0:
+        afresh = records.replace(job.method, start=None)
+        free, _ = starting_weights(job.model, afresh, job.rows, key_start, job.num_chains)
+    return Start(chain_keys(key_chains, job.num_chains), free, fixed)
 
 
 def starting_weights(model: Model, method: Method, rows: Dataset, key: Key, num_chains: int) -> tuple[Params, Params]:
@@ -182,14 +189,11 @@ def check_arguments(model: Any, method: Any, seed: Any, chains: Any, budget: Any
         raise TypeError(f"method is {got!r}; expected a method object, {hint}: fit(model, method, (x, y)).")
     if chains is not None and not (is_whole(chains) and chains >= 1):
         raise ValueError(f"chains={chains!r} must be a whole number, at least 1.")
-    stage = method
-    while chains is not None and isinstance(stage, Method):
-        members = getattr(stage, "num_members", chains)
-        if chains != members:
+    for stage in method.stages():
+        if None not in (chains, stage.num_members) and chains != stage.num_members:
             raise ValueError(
-                f"chains={chains} of an ensemble of num_members={members}: a member is a chain, so give one."
+                f"chains={chains} of an ensemble of num_members={stage.num_members}: a member is a chain, so give one."
             )
-        stage = stage.start
     check_budget(budget)
     if not (is_whole(seed) and seed >= 0):
         raise ValueError(f"seed={seed!r} must be a whole number, at least 0.")

@@ -39,7 +39,7 @@ class HamiltonianInfo(NamedTuple):
 class Hamiltonian(Sampler):
     """A sampler that adapts its step size in a first phase, where the user gives none."""
 
-    step_size: float | None
+    step_size: float | None = None
 
     def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
         return adaptation.stuck_chains(trace) if self.step_size is None else None

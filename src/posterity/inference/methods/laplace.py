@@ -90,7 +90,14 @@ class Laplace(Method):
         check_whole("Laplace", num_rounds=self.num_rounds)
         if self.num_rounds > 1 and not self.tune:
             raise ValueError(f"num_rounds={self.num_rounds} repeats nothing without tune; say tune=('prior',).")
-        object.__setattr__(self, "start", _unrolled(self))
+
+    def stages(self) -> tuple[Method, ...]:
+        """A round finds the mode again, from where the round before ended, under the model that one tuned."""
+        if self.num_rounds == 1:
+            return super().stages()
+        before = records.replace(self, num_rounds=self.num_rounds - 1)
+        again = self.start if isinstance(self.start, Method) else MAP()
+        return (*before.stages(), records.replace(again, start=before), self)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         batch_size = explicit_batch_size(self.batch_size, num_rows, default=1024)
@@ -155,16 +162,6 @@ class Laplace(Method):
         covariance = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), dtype), *covariances)
         result = Result(Linearized(states.params, covariance, fixed), tuned, facts)
         return _unless_worse(self, result, float(chains[0].num_targets))
-
-
-def _unrolled(method: Laplace) -> Any:
-    """The start of the last round: fit again, from where a Laplace with one round less ended, under its tuned model."""
-    start = method.start
-    unrolled = isinstance(start, Method) and isinstance(start.start, Laplace)
-    if method.num_rounds == 1 or unrolled:
-        return start
-    before = dataclasses.replace(method, num_rounds=method.num_rounds - 1)
-    return records.replace(start, start=before) if isinstance(start, Method) else MAP(start=before)
 
 
 def _unless_worse(method: Laplace, result: Result, num_targets: float) -> Result:

@@ -7,15 +7,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from posterity.core.types import Family, Kernel, Params, Phase
+from posterity.core.types import Array, Family, Kernel, Params, Phase
 from posterity.data.arrays import Dataset
+from posterity.models.model import Model
+from posterity.posterior.posterior import Posterior
 
 
 class Result(NamedTuple):
     """What a method ends in: weights, and where it changed the model (tuned noise) or learned a fact, those too."""
 
     family: Family
-    model: Any
+    model: Model
     facts: dict[str, Any] | None = None
 
 
@@ -32,6 +34,10 @@ class Method:
     uses_prior: bool = True  # so that tempering the likelihood alone moves its optimum
     told_apart_by_start: bool = False  # chains from the same weights would be copies, but for the order of batches
     anytime: bool = True  # a run cut short by Ctrl-C or a budget still ends in a family
+    num_members: int | None = None  # of an ensemble, where each is a chain; None: any number of chains will do
+    patience: int = 10  # looks at validation rows without a better loss before a chain stops
+    step_size: Any = None  # of a sampler, where the user gave one
+    adjusted: bool = True  # steps that fail a test are rejected, so that an acceptance rate says something
 
     def __repr__(self) -> str:
         """The settings that are not the default ones; functions by their names, so that it reads the same each time."""
@@ -47,17 +53,24 @@ class Method:
     @property
     def num_chains(self) -> int:
         """Chains where `fit` is not told: a member of an ensemble each, or at least as many as the start has."""
-        members = getattr(self.start, "num_members", None)
-        if members is not None:
-            return members
-        started = self.start if isinstance(self.start, Method) else getattr(self.start, "family", None)
-        return max(self.default_chains, 1 if started is None else started.num_chains)
+        if isinstance(self.start, Posterior):
+            return max(self.default_chains, self.start.family.num_chains)
+        if isinstance(self.start, Method):
+            return self.start.num_members or max(self.default_chains, self.start.num_chains)
+        return self.default_chains
+
+    def stages(self) -> tuple[Method, ...]:
+        """What a fit runs, first to last: each begins where the one before ended, the last is this method.
+
+        The stages of a stage are those up to it.
+        """
+        return (*(self.start.stages() if isinstance(self.start, Method) else ()), self)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         """The phases of a run on so many rows."""
         raise NotImplementedError
 
-    def check(self, model: Any, params: Params, data: Dataset) -> None:
+    def check(self, model: Model, params: Params, data: Dataset) -> None:
         """Refuse, with a remedy, what this method cannot do; called once before anything is compiled."""
 
     def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
@@ -68,11 +81,16 @@ class Method:
         del trace
         return None
 
-    def kernel(self, model: Any) -> Kernel:
+    def inverse_mass(self, states: Any) -> Array | None:
+        """[C, P], the square of how far a step of size 1 moves each weight; None: 1 for all."""
+        del states
+        return None
+
+    def kernel(self, model: Model) -> Kernel:
         """One chain, one step, for a model whose fixed weights are bound."""
         raise NotImplementedError
 
-    def finish(self, model: Any, states: Any, kept: Params, fixed: Params) -> Result:
+    def finish(self, model: Model, states: Any, kept: Params, fixed: Params) -> Result:
         """From the last states [C, ...] and the kept draws [C, D, ...] to a family."""
         raise NotImplementedError
 

@@ -78,6 +78,9 @@ class NUTS(Hamiltonian):
         del num_rows
         return Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
 
+    def inverse_mass(self, states: NUTSState) -> Array:
+        return states.inverse_mass
+
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
 

@@ -60,7 +60,7 @@ class MLE(PointEstimate):
 class DeepEnsemble(PointEstimate):
     """MAP from several starts in one program; `anchored` members are drawn to a sample of the prior each."""
 
-    num_members: int = 5
+    num_members: int = 5  # type: ignore[override]
     _: dataclasses.KW_ONLY
     anchored: bool = False
 
