@@ -98,7 +98,7 @@ def test_standard_errors_match_the_spread_over_repeats(made, width):
     prediction = predict(made, RNG.normal(size=(60, 2000, width)) + np.arange(width))
     for name in ("total", "aleatoric", "epistemic"):
         actual = getattr(prediction, name).std()
-        stated = np.sqrt((getattr(prediction.standard_error, name) ** 2).mean())
+        stated = np.median(getattr(prediction.standard_error, name))
         assert abs(stated / actual - 1) < 0.15, name
 
 

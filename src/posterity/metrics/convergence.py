@@ -16,8 +16,8 @@ the mean and twice that error hold the exact value in 95 % of runs, with few eff
 
 Nested R-hat (Margossian et al. 2022, arXiv 2110.13017) is for many short chains, K groups of M chains that began at the
 same weights: with B the variance of the groups' means (K - 1), and W the mean over groups of the variance of chains'
-means (M - 1) plus the mean variance within chains (D - 1), it is sqrt(1 + B / W). Where chains have converged, a group's
-mean has the error of all its chains, so that it falls to 1 with M, however short the chains.
+means (M - 1) plus the mean variance within chains (D - 1), it is sqrt(1 + B / W). Where chains have converged, the mean
+of a group has the error of all its chains: nested R-hat falls to 1 with M, however short the chains.
 
 arviz-stats has the same numbers (the tests compare), one quantity at a time and with R-hat for two chains or more.
 """
@@ -81,11 +81,11 @@ def t_factor(degrees: Any, xp: Any = np) -> Any:
     return xp.interp(1 / xp.maximum(degrees, 0.5), xp.asarray(RECIPROCALS), xp.asarray(T_FACTORS))
 
 
-def honest_error(draws: np.ndarray, error: np.ndarray | None = None) -> np.ndarray:
-    """The standard error of the mean over all draws, or the one given, wider where it rests on few effective draws."""
+def honest_error(draws: np.ndarray) -> np.ndarray:
+    """The standard error of the mean over all draws, wider where it rests on few effective ones."""
     num_chains, num_draws = draws.shape[:2]
     with np.errstate(divide="ignore", invalid="ignore"):  # not finite in, NaN out; no error of what does not vary
-        error = standard_error(draws.astype(float)) if error is None else error
+        error = standard_error(draws.astype(float))
         if num_draws < SHORT:
             return error * t_factor(num_chains - 1)
         effective = np.square(draws.std((0, 1), dtype=float) / error)
@@ -103,8 +103,8 @@ def nested_r_hat(draws: np.ndarray, num_groups: int) -> np.ndarray:
         )
     groups = draws.astype(float).reshape(size, num_groups, *draws.shape[1:])
     means = groups.mean(2)  # [M, K, ...]
-    within = means.var(0, ddof=1) if size > 1 else 0.0
-    within = within + (groups.var(2, ddof=1).mean(0) if num_draws > 1 else 0.0)
+    within = means.var(0, ddof=1) if size > 1 else np.zeros(means.shape[1:])
+    within += groups.var(2, ddof=1).mean(0) if num_draws > 1 else 0.0
     with np.errstate(divide="ignore", invalid="ignore"):
         return np.sqrt(1 + means.mean(0).var(0, ddof=1) / within.mean(0))
 

@@ -1,8 +1,8 @@
 """What chains [C, D, N] still miss on the way to an R-hat under a limit: nothing, draws, mixing, or burn-in.
 
-Halves of C chains that mix, with ESS effective draws together, have means with the variance 2 C / ESS of a draw, so that
+Halves of C chains that mix, with ESS effective draws together, have means of the variance 2 C / ESS of a draw, so that
 
-    R-hat^2 - 1  ~  (2 C / ESS) chi^2_2C-1 / (2C - 1)                                     (split R-hat; n draws, n large)
+    R-hat^2 - 1  ~  (2 C / ESS) chi^2_2C-1 / (2C - 1)                           (split R-hat of many draws)
 
 and the largest of N inputs, of the draws and of their distances to the median, is at the quantile 2^(-1 / 2N) of chi^2
 every other time. For 8 chains and 300 inputs an R-hat under 1.01 at all of them therefore takes about 2,000 effective
@@ -12,7 +12,7 @@ draws, however well chains mix: `draws_for`. Where R-hat is too large,
               of a draw, |sum_c d_c|^2 over inputs is larger than for (nearly) all other signs of the d_c, or
               larger at some input than its effective draws allow, and the shift there is no trifle;
               or a chain accepts far less than its step size was adapted for
-    mixing    chains differ more than their own autocorrelation explains, or are shorter than a few autocorrelation times
+    mixing    chains differ more than their own autocorrelation explains, or are only a few autocorrelation times long
     draws     none of these: R-hat is what so few effective draws give; more of the same will do
 
 Every number is rank-based at the inputs where plain moments are worst, as ranking all would take seconds.
@@ -52,7 +52,7 @@ class Progress(NamedTuple):
 
 
 def draws_for(r_hat: float, num_chains: int, num_inputs: int) -> float:
-    """Effective draws of chains that mix for an R-hat under a limit at the worst of so many inputs, every other time."""
+    """Effective draws for an R-hat under a limit at the worst of so many inputs, every other time, if chains mix."""
     degrees = 2 * num_chains - 1
     worst = special.chdtri(degrees, -np.expm1(np.log(0.5) / (2 * num_inputs)))
     return float(2 * num_chains * worst / degrees / (r_hat**2 - 1))
@@ -75,9 +75,9 @@ def progress(
     num_chains, num_draws, _ = flat.shape
     if num_draws < convergence.MIN_DRAWS:
         return Progress("draws", np.nan, np.nan, np.nan, convergence.MIN_DRAWS - num_draws)
-    moments = _Moments.of(flat)
-    if not np.isfinite(moments.squares).all():
+    if not np.isfinite(flat).all():
         return Progress("burn-in", np.inf, 0.0, np.inf, 0)
+    moments = _Moments.of(flat)
     varies = moments.squares.max((0, 1)) > 0
     if not varies.any():
         return Progress("nothing", np.nan, np.nan, 0.0, 0)

@@ -1,15 +1,15 @@
-"""Are two groups of chains different beyond chance? Tests that permute chains, which are independent where draws are not.
+"""Are two groups of chains different beyond chance? Tests that relabel chains, as these are independent of each other.
 
 Each chain is a unit with a number for each quantity and input, x_u. Between groups A and B
 
     t = (mean_A x - mean_B x) / sqrt(s_A^2 / |A| + s_B^2 / |B|)
 
 and the same for every relabelling of the units that keeps the groups' sizes (all, or 1,999 at random). If both groups
-come from one distribution, all labellings are equally probable, and the share whose statistic is at least as large as the
-one found is a p-value (Fisher 1935); t makes that hold nearly for groups of unequal variance too (Janssen 1997; Chung &
-Romano 2013). The statistic of a quantity is the mean of t^2 over inputs; over quantities the smallest p-value is ranked
-among those of the relabellings, and over inputs the largest |t|, which keeps the probability of any false alarm
-(Westfall & Young 1993) however inputs depend on each other.
+come from one distribution, all labellings are equally probable, and the share whose statistic is at least as large as
+the one found is a p-value (Fisher 1935); t makes that hold nearly for groups of unequal variance too (Janssen 1997;
+Chung & Romano 2013). The statistic of a quantity is the mean of t^2 over inputs. Over quantities the smallest p-value
+is ranked among those of the relabellings, over inputs the largest |t|: this keeps the probability of any false alarm,
+however inputs depend on each other (Westfall & Young 1993).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def labellings(first: int, second: int, seed: int = 0) -> np.ndarray:
 
 
 def jackknife_error(distance: np.ndarray, first: int) -> float:
-    """Standard error of a number of two groups from its values with each unit left out, [U], the first group's first."""
+    """Standard error of a number from its values with each unit left out, [U], units of the first group first."""
     parts = (distance[:first], distance[first:])
     return float(np.sqrt(sum((len(p) - 1) * p.var() for p in parts)))
 

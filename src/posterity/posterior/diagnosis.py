@@ -94,8 +94,9 @@ class Diagnosis:
     @property
     def missing(self) -> Missing:
         """What a good verdict lacks: burn-in before mixing, mixing before draws, of the worst of the parts."""
-        found = {part.missing for part in self.parts.values()}
-        return next((what for what in ("burn-in", "mixing", "draws") if what in found), "nothing")
+        order: tuple[Missing, ...] = ("burn-in", "mixing", "draws", "nothing")
+        found = [part.missing for part in self.parts.values()]
+        return next((what for what in order if what in found), "nothing")
 
     @property
     def halves(self) -> dict[str, np.ndarray]:

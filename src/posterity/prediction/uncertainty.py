@@ -34,6 +34,7 @@ from posterity.prediction.streaming import Components
 ROWS_TOGETHER = 32  # divides the rows of every block
 GAUSSIAN_DRAWS = 4  # as which the relative error of Gaussian draws counts beside the one found
 SKEWNESS = 8.0
+LARGEST = 0.8  # relative error: of an error that is all but unknown not even the size is
 
 
 class Uncertainty(NamedTuple):
@@ -140,7 +141,8 @@ def _honest(value: Uncertainty, plain: Uncertainty, effective: Array, degrees: A
     total, aleatoric, epistemic = (convergence.t_factor(degrees, jnp) * error for error in plain)
     squares = effective * jnp.square(plain.epistemic) + 2 * GAUSSIAN_DRAWS / effective * jnp.square(value.epistemic)
     wide = convergence.t_factor(degrees, jnp) * jnp.sqrt(squares / (effective + GAUSSIAN_DRAWS))
-    wide *= 1 + SKEWNESS * (wide / jnp.where(value.epistemic > 0, value.epistemic, jnp.inf)) ** 3
+    relative = wide / jnp.where(value.epistemic > 0, value.epistemic, jnp.inf)
+    wide *= 1 + SKEWNESS * jnp.minimum(relative, LARGEST) ** 3
     return Uncertainty(total + wide - epistemic, aleatoric, wide)
 
 
