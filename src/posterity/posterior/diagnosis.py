@@ -94,9 +94,8 @@ class Diagnosis:
     @property
     def missing(self) -> Missing:
         """What a good verdict lacks: burn-in before mixing, mixing before draws, of the worst of the parts."""
-        order: tuple[Missing, ...] = ("burn-in", "mixing", "draws", "nothing")
-        found = [part.missing for part in self.parts.values()]
-        return next((what for what in order if what in found), "nothing")
+        order: tuple[Missing, ...] = ("nothing", "draws", "mixing", "burn-in")
+        return order[max((order.index(part.missing) for part in self.parts.values()), default=0)]
 
     @property
     def halves(self) -> dict[str, np.ndarray]:
