@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from posterity import HMC, MAP, Gaussian, Model, fit, linear
 from posterity.cli import app
+from posterity.posterior.trace import Trace
 from posterity.weights.families import Samples
 
 
@@ -33,7 +34,9 @@ def folders(tmp_path_factory, line):
         targets = "0" * 16 if name == "other" else point.receipt.targets
         receipt = dataclasses.replace(point.receipt, targets=targets, num_chains=8)
         method = HMC(num_draws=100)
-        made = dataclasses.replace(point, family=Samples(draws, fixed), method=method, trace={}, receipt=receipt)
+        made = dataclasses.replace(
+            point, family=Samples(draws, fixed), method=method, trace=Trace.empty(), receipt=receipt
+        )
         made.save(place / name)
     return place
 
