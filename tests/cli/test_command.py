@@ -75,7 +75,7 @@ def fitted(messy, tmp_path_factory):
 def test_help_names_every_command():
     shown = run("--help")
     assert shown.exit_code == 0
-    for name in ("compare", "fit", "predict", "evaluate", "resume", "methods", "demo"):
+    for name in ("compare", "fit", "predict", "evaluate", "audit", "resume", "methods", "demo"):
         assert name in shown.stdout
 
 

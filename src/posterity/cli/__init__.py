@@ -151,6 +151,23 @@ def evaluate(
 
 
 @app.command()
+def audit(
+    folder: Folder,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The fit to hold it against, usually HMC's.", show_default="hmc in the same comparison"
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Have the chains of a fit converged, and is it HMC's answer? Of a comparison, every fit is judged."""
+    from posterity.cli.audit import run_audit
+
+    run_audit(folder, reference, as_json)
+
+
+@app.command()
 def resume(folder: Folder, budget: Budget = None, as_json: Json = False) -> None:
     """Go on with a fit or a comparison that was stopped."""
     from posterity.cli.compare import resume_compare
