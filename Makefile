@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 # Files in their own order: sorted by their number of tests, the slowest would come last and alone.
 PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long lint types docs results-page reproduce-quick benchmark clean
+.PHONY: demo test test-long lint types docs pages results-page reproduce-quick benchmark clean
 
 demo: $(VENV)/.installed
 	$(RUN)/posterity demo demo
@@ -23,8 +23,12 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(RUN)/pyright
 
-docs: $(VENV)/.installed-docs results-page
+docs: $(VENV)/.installed-docs results-page pages
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
+
+# The lists of methods in README.md, docs/ and mkdocs.yml, from the cards of the methods.
+pages: $(VENV)/.installed
+	$(RUN)/python -m posterity.cli.pages
 
 # The pages of published results and of speed, from results/*.json.
 results-page: $(VENV)/.installed

@@ -20,18 +20,13 @@ import numpy as np
 
 from posterity import metrics
 from posterity.data.arrays import check_inputs
-from posterity.metrics import Estimate
+from posterity.metrics import SCORES, Estimate
 from posterity.metrics.numbers import LEVELS
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
 from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
 
-UNITS = {
-    "total_variation": "of probability",
-    "wasserstein": "of {}'s predictive standard deviation",
-    "agreement": "of inputs have the same most probable class",
-}
 TOO_SURE, TOO_WIDE = 0.8, 1.25  # of the reference's ignorance
 
 
@@ -185,7 +180,8 @@ def _distance_lines(found: Audit) -> list[str]:
     lines = []
     for name, mean in found.distances.items():
         floor = f"; {found.reference}'s own halves: {found.own[name]}" if name in found.own else ""
-        lines.append(f"  {name.replace('_', ' ')}: {mean} {UNITS[name].format(found.reference)}{floor}")
+        score = SCORES[name]
+        lines.append(f"  {score.label}: {mean} {score.unit.format(found.reference)}{floor}")
     name, mean = next(iter(found.distances.items()))
     if (floor := found.own.get(name)) is not None:
         error = np.hypot(mean.standard_error, floor.standard_error)
