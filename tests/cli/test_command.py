@@ -17,6 +17,7 @@ import pytest
 from typer.testing import CliRunner
 
 import posterity
+from posterity import MAP, BayesianClassifier, BayesianRegressor, Gaussian, Model, fit, linear
 from posterity.cli import app, cache, catalogue, output, pace, tables
 from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
@@ -82,6 +83,13 @@ def test_help_names_every_command():
 def test_the_version_is_told():
     shown = run("--version")
     assert (shown.exit_code, shown.stdout) == (0, f"posterity {posterity.__version__}\n")
+
+
+def test_the_module_is_the_command():
+    shown = subprocess.run([sys.executable, "-m", "posterity", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == run("--version").stdout
+    failed = subprocess.run([sys.executable, "-m", "posterity", "compair"], capture_output=True, text=True, check=False)
+    assert (failed.returncode, "Usage: posterity" in failed.stderr) == (2, True)
 
 
 def test_methods_are_all_told(capsys):
@@ -300,6 +308,46 @@ def test_rows_without_their_targets_cannot_be_scored(fitted, messy, tmp_path):
     assert "lacks the column 'price', which the fit predicts: add its known values." in failed.stderr
     assert f"posterity predict {fitted[0]} {path}" in failed.stderr
     assert "--target" not in failed.stderr
+
+
+def test_a_fit_of_the_command_is_an_estimator(fitted, messy):
+    rows = pd.read_csv(messy)
+    model = BayesianRegressor.load(fitted[0])
+    predicted = pd.read_csv(io.StringIO(run("predict", fitted[0], messy).stdout))
+    np.testing.assert_allclose(model.predict(rows.drop(columns="price")), predicted["mean"], rtol=1e-6)
+    assert list(model.feature_names_in_) == ["size", "town", "country", "sold"]
+    assert (model.random_state, model.holdout, model.prior) == (0, 0.1, None)
+    assert model.method == load(fitted[0]).method  # not its name, which at full effort has other settings
+    with pytest.raises(ValueError, match="holds a BayesianRegressor, not a BayesianClassifier"):
+        BayesianClassifier.load(fitted[0])
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_estimator_is_a_fit_of_the_command(named, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2)).round(3)
+    frame = pd.DataFrame({"height": x[:, 0], "width": x[:, 1]})
+    target = pd.Series(np.where(x[:, 0] > 0, "tall", "low"), name="kind" if named else None)
+    model = BayesianClassifier(MAP(num_steps=30, learning_rate=0.05), hidden=(3,)).fit(frame if named else x, target)
+    model.save(tmp_path / "fit")
+    rows = frame.assign(**{"kind" if named else "y": target})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    done = run("predict", tmp_path / "fit", tmp_path / "rows.csv")
+    assert done.exit_code == 0, done.output
+    assert ("taken to be height, width" in done.stderr) != named
+    predicted = pd.read_csv(io.StringIO(done.stdout))
+    np.testing.assert_allclose(predicted["p_tall"], model.predict_proba(frame if named else x)[:, 1], atol=1e-5)
+    scored = json.loads(run("evaluate", tmp_path / "fit", tmp_path / "rows.csv", "--json").stdout)
+    assert scored["scores"]["accuracy"]["value"] == pytest.approx(model.score(frame if named else x, target))
+
+
+def test_a_folder_that_knows_no_columns_is_refused(tmp_path):
+    x = np.linspace(0, 1, 12)[:, None]
+    fit(Model(linear(), Gaussian(0.1)), MAP(num_steps=2), (x, x[:, 0]), progress=False).save(tmp_path / "fit")
+    failed = run("predict", tmp_path / "fit", "new.csv")
+    assert (failed.exit_code, "it knows no columns. In Python: posterity.load." in failed.stderr) == (2, True)
+    with pytest.raises(ValueError, match=r"not fitted to a table: use posterity\.load"):
+        BayesianRegressor.load(tmp_path / "fit")
 
 
 def test_a_finished_fit_is_resumed_at_once(fitted):

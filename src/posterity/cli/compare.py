@@ -94,9 +94,9 @@ def _stored(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     anew = "begin anew: posterity compare DATA --target NAME --out NEW_FOLDER"
     try:
         stored = json.loads((folder / ASKED).read_text())
-        if not isinstance(stored.get("target"), str):
+        if not isinstance(stored, dict) or "target" not in stored:
             raise ValueError("it lacks the target")
-    except (ValueError, AttributeError) as error:
+    except ValueError as error:
         raise InputError(f"{folder / ASKED} is damaged ({error}); {anew}") from error
     asked = {**Options().checked(), "title": folder.name, "remarks": []}
     if unknown := [name for name in stored if name not in (*asked, "target")]:

@@ -39,7 +39,7 @@ from posterity.metrics import SCORES, evaluate
 from posterity.models.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian
 from posterity.models.model import Model
 from posterity.networks import linear, mlp
-from posterity.plots.style import LINE, name_axes, new_axes
+from posterity.plots.palette import LINE, name_axes, new_axes
 from posterity.posterior.audit import Referee
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction

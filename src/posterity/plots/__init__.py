@@ -24,7 +24,7 @@ from posterity.plots.predictions import (
     sorted_intervals,
     split_along,
 )
-from posterity.plots.style import PALETTE, method_marker, method_style, new_axes, style
+from posterity.plots.palette import PALETTE, method_marker, method_style, new_axes, style
 
 __all__ = [
     "PALETTE",

@@ -9,7 +9,7 @@ import numpy as np
 
 from posterity import plots
 from posterity.data.arrays import evenly_spaced
-from posterity.plots.style import name_axes
+from posterity.plots.palette import name_axes
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.report.page import Page
 from posterity.report.subject import GRID_SIDE, NUM_BINS, Subject
