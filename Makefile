@@ -36,10 +36,9 @@ results-page: $(VENV)/.installed
 	$(RUN)/python benchmarks/page.py results docs/speed.md
 
 # Every published experiment in its two-minute form; the full ones are `posterity reproduce NAME`.
-STUDIES := gal2016 blundell2015 kendall2017 lakshminarayanan2017 izmailov2021-small izmailov2021-imdb ood
 DATA ?= $(or $(POSTERITY_DATA),../shared/data)
 reproduce-quick: $(VENV)/.installed
-	for name in $(STUDIES); do $(RUN)/posterity reproduce $$name --quick --data $(DATA) --out results-quick || exit 1; done
+	for name in $$($(RUN)/python -c "from posterity.studies.study import STUDIES; print(*STUDIES)"); do $(RUN)/posterity reproduce $$name --quick --data $(DATA) --out results-quick || exit 1; done
 
 benchmark: $(VENV)/.installed .benchmark-venv/.installed
 	status=0; for part in core samplers networks; do $(RUN)/python benchmarks/$$part.py || status=1; done; exit $$status
