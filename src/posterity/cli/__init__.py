@@ -27,7 +27,7 @@ class PlainGroup(TyperGroup):
         except BrokenPipeError:  # who read the output has gone, which typer takes as it should be
             raise
         except (FailedError, MemoryError, OSError) as error:
-            say_error(str(error) or "Out of memory: use fewer rows, or --methods map,laplace.")
+            say_error(str(error) or "Out of memory: use fewer rows, or fewer --methods.")
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             say("Stopped.")

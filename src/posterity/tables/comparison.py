@@ -167,7 +167,7 @@ def compare(
 
     Args:
         prepared: The table, by `prepare`.
-        methods: Keys of METHODS, None for the usual ones; with "hmc" among them the others are compared with it.
+        methods: Keys of METHODS, None for the usual ones; with REFERENCE among them the others are compared with it.
         budget: Seconds for all methods together; each gets its part, and what it leaves goes to those after it. The
             time that compiling takes is not counted, or little would be left for the last, which is the referee.
         effort: Scales the number of steps of every method.
