@@ -28,7 +28,7 @@ import numpy as np
 
 from posterity import metrics
 from posterity.data.arrays import check_inputs
-from posterity.metrics import Estimate
+from posterity.metrics import SCORES, Estimate
 from posterity.metrics.numbers import LEVELS
 from posterity.metrics.permutation import Comparison
 from posterity.posterior.diagnosis import Diagnosis
@@ -37,12 +37,6 @@ from posterity.posterior.units import chain_units, compare, distance_errors, epi
 from posterity.prediction.prediction import Prediction
 from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
 
-UNITS = {
-    "total_variation": "of probability",
-    "wasserstein": "of {}'s predictive standard deviation",
-    "agreement": "of inputs have the same most probable class",
-    "epistemic_distance": "of {}'s epistemic standard deviation",
-}
 BEYOND_CHANCE = 0.02  # a p-value: at most two false alarms in a hundred audits
 TOO_SURE, TOO_WIDE = 0.8, 1.25  # of the reference's ignorance
 
@@ -242,7 +236,8 @@ def _distance_lines(found: Audit) -> list[str]:
         floor = f"; {found.reference}'s own halves: {found.own[name]}" if name in found.own else ""
         if name in found.monte_carlo_error:
             floor = f" (Monte Carlo error {found.monte_carlo_error[name]:.2g}){floor}"
-        lines.append(f"  {name.replace('_', ' ')}: {mean} {UNITS[name].format(found.reference)}{floor}")
+        score = SCORES[name]
+        lines.append(f"  {score.label}: {mean} {score.unit.format(found.reference)}{floor}")
     name, mean = next(iter(found.distances.items()))
     if (floor := found.own.get(name)) is not None:
         error = np.hypot(mean.standard_error, floor.standard_error)  # over rows: both distances vary with chains
