@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 # Files in their own order: sorted by their number of tests, the slowest would come last and alone.
 PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long lint types docs results-page reproduce-quick benchmark clean
+.PHONY: demo test test-long lint types docs pages results-page reproduce-quick benchmark clean
 
 demo: $(VENV)/.installed
 	$(RUN)/posterity demo demo
@@ -23,8 +23,12 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(RUN)/pyright
 
-docs: $(VENV)/.installed-docs results-page
+docs: $(VENV)/.installed-docs results-page pages
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
+
+# The lists of methods in README.md, docs/ and mkdocs.yml, from the cards of the methods.
+pages: $(VENV)/.installed
+	$(RUN)/python -m posterity.cli.pages
 
 # The pages of published results and of speed, from results/*.json.
 results-page: $(VENV)/.installed
@@ -32,10 +36,9 @@ results-page: $(VENV)/.installed
 	$(RUN)/python benchmarks/page.py results docs/speed.md
 
 # Every published experiment in its two-minute form; the full ones are `posterity reproduce NAME`.
-STUDIES := gal2016 blundell2015 kendall2017 lakshminarayanan2017 izmailov2021-small izmailov2021-imdb ood
 DATA ?= $(or $(POSTERITY_DATA),../shared/data)
 reproduce-quick: $(VENV)/.installed
-	for name in $(STUDIES); do $(RUN)/posterity reproduce $$name --quick --data $(DATA) --out results-quick || exit 1; done
+	for name in $$($(RUN)/python -c "from posterity.studies.study import STUDIES; print(*STUDIES)"); do $(RUN)/posterity reproduce $$name --quick --data $(DATA) --out results-quick || exit 1; done
 
 benchmark: $(VENV)/.installed .benchmark-venv/.installed
 	status=0; for part in core samplers networks; do $(RUN)/python benchmarks/$$part.py || status=1; done; exit $$status

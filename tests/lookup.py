@@ -13,15 +13,16 @@ from posterity.prediction.streaming import OutputStream
 from posterity.weights.families import Samples
 
 
-def predict(made, outputs, memory=DEFAULT_MEMORY):
-    """A prediction whose draws are exactly `outputs` [S, N, K]: the network looks its outputs up."""
+def predict(made, outputs, memory=DEFAULT_MEMORY, num_chains=1):
+    """A prediction whose draws, those of all chains in turn, are exactly `outputs` [S, N, K]: they are looked up."""
     outputs = np.asarray(outputs, np.float32)
 
     def apply(params, x):
         return params["table"][x]
 
     network = from_function(lambda key, x: {"table": jnp.zeros(outputs.shape[1:])}, apply)
-    family = Samples({"network": {"table": jnp.asarray(outputs)[None]}}, {"network": {"table": None}})
+    chains = outputs.reshape(-1, num_chains, *outputs.shape[1:]).swapaxes(0, 1)
+    family = Samples({"network": {"table": jnp.asarray(chains)}}, {"network": {"table": None}})
     stream = OutputStream(
         Model(network, made, dist.Normal(0.0, 1.0)),
         family,

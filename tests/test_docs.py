@@ -12,13 +12,16 @@ import numpy as np
 import pytest
 
 import posterity
+from posterity.cli import pages
 from posterity.inference import METHODS
 from posterity.inference.methods.descent import Descent
 from posterity.inference.methods.method import Method
 from posterity.inference.methods.sgmcmc import SGLD, Langevin
+from posterity.metrics import SCORES
 
 ROOT = Path(__file__).parents[1]
 DOCS = ROOT / "docs"
+SOURCE = ROOT / "src" / "posterity"
 PAGES = {path.relative_to(DOCS).as_posix(): path for path in sorted(DOCS.rglob("*.md"))}
 QUICK = [
     "data.md",
@@ -70,6 +73,31 @@ def test_every_method_has_a_page_and_a_line_in_both_tables():
     assert listed == [(name, name, cls.__name__) for name, cls in METHODS.items()]
     assert [row[0] for row in PRINTED.findall(index)] == list(METHODS)
     assert {f"methods/{name}.md" for name in METHODS} <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", pages.PAGES)
+def test_the_lists_of_methods_are_those_of_the_cards(name):
+    text = (ROOT / name).read_text()
+    assert text == pages.written(name, text), "run `make pages`"
+
+
+def test_nobody_counts_the_methods_by_hand():
+    counted = re.compile(
+        r"\b(nine|ten|eleven|twelve|thirteen|fourteen|fifteen|\d+) (of the \w+ )?(Bayesian )?methods\b", re.I
+    )
+    texts = [
+        ROOT / "README.md",
+        ROOT / "pyproject.toml",
+        ROOT / "mkdocs.yml",
+        *DOCS.rglob("*.md"),
+        *SOURCE.rglob("*.py"),
+    ]
+    assert {str(path): found[0] for path in texts if (found := counted.search(path.read_text()))} == {}
+
+
+def test_every_score_is_on_the_page_that_explains_the_numbers():
+    shown = set(re.findall(r"^\| `(\w+)` \| (?:all|numbers|classes) \|", PAGES["numbers.md"].read_text(), re.M))
+    assert shown == set(SCORES) - {"agreement", "total_variation", "wasserstein"}
 
 
 @pytest.mark.parametrize("name", METHODS)

@@ -15,29 +15,9 @@ from posterity.core.devices import use_all_cores
 use_all_cores()  # before anything can start the backend
 
 from posterity.core.types import Network
-from posterity.inference import (
-    HMC,
-    MAP,
-    METHODS,
-    MILE,
-    MLE,
-    NUTS,
-    SGHMC,
-    SGLD,
-    SWAG,
-    BayesByBackprop,
-    Cyclical,
-    DeepEnsemble,
-    Exact,
-    Laplace,
-    MCDropout,
-    NonFiniteError,
-    dropout_relation,
-    fit,
-    load,
-    resume,
-)
+from posterity.inference import NonFiniteError, dropout_relation, fit, load, methods, resume
 from posterity.inference.engine.restarts import StuckError
+from posterity.inference.methods import *  # noqa: F403
 from posterity.metrics import evaluate
 from posterity.metrics.information import cross_entropy, entropy, kl_divergence, self_information
 from posterity.models.counts import NegativeBinomial, Poisson
@@ -67,32 +47,17 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = [
-    "HMC",
-    "MAP",
-    "METHODS",
-    "MILE",
-    "MLE",
-    "NUTS",
-    "SGHMC",
-    "SGLD",
-    "SWAG",
     "Audit",
-    "BayesByBackprop",
     "BayesianClassifier",
     "BayesianRegressor",
     "Bernoulli",
     "Categorical",
-    "Cyclical",
-    "DeepEnsemble",
     "Diagnosis",
-    "Exact",
     "Fixed",
     "Flat",
     "Gaussian",
     "GaussianLearnedNoise",
     "HeteroscedasticGaussian",
-    "Laplace",
-    "MCDropout",
     "Model",
     "NegativeBinomial",
     "Network",
@@ -130,6 +95,7 @@ __all__ = [
     "self_information",
     "unet",
 ]
+__all__ += methods.__all__
 
 
 def __getattr__(name: str) -> Any:

@@ -3,4 +3,4 @@
 from posterity.cli import app
 
 if __name__ == "__main__":
-    app()
+    app(prog_name="posterity")

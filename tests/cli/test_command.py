@@ -17,12 +17,13 @@ import pytest
 from typer.testing import CliRunner
 
 import posterity
+from posterity import MAP, BayesianClassifier, BayesianRegressor, Gaussian, Model, fit, linear
 from posterity.cli import app, cache, catalogue, output, pace, tables
 from posterity.cli.compare import next_step
 from posterity.cli.errors import InputError
 from posterity.inference import METHODS, load
 from posterity.storage.folder import Reader
-from posterity.tables.pipeline import prepare
+from posterity.tables.split import prepare
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -75,7 +76,7 @@ def fitted(messy, tmp_path_factory):
 def test_help_names_every_command():
     shown = run("--help")
     assert shown.exit_code == 0
-    for name in ("compare", "fit", "predict", "evaluate", "resume", "methods", "demo"):
+    for name in ("compare", "fit", "predict", "evaluate", "audit", "resume", "methods", "demo"):
         assert name in shown.stdout
 
 
@@ -84,9 +85,16 @@ def test_the_version_is_told():
     assert (shown.exit_code, shown.stdout) == (0, f"posterity {posterity.__version__}\n")
 
 
+def test_the_module_is_the_command():
+    shown = subprocess.run([sys.executable, "-m", "posterity", "--version"], capture_output=True, text=True, check=True)
+    assert shown.stdout == run("--version").stdout
+    failed = subprocess.run([sys.executable, "-m", "posterity", "compair"], capture_output=True, text=True, check=False)
+    assert (failed.returncode, "Usage: posterity" in failed.stderr) == (2, True)
+
+
 def test_methods_are_all_told(capsys):
     listed = json.loads(run("methods", "--json").stdout)
-    assert {row["name"] for row in listed} == set(METHODS) == set(catalogue.DESCRIPTIONS)
+    assert [row["name"] for row in listed] == list(METHODS)
     assert "when to use it" in run("methods").stdout
 
 
@@ -225,8 +233,8 @@ def test_a_fit_is_numbers_and_json_alone(fitted):
     kinds = {path.suffix for path in fitted[0].rglob("*") if path.is_file()}
     assert kinds == {".json", ".safetensors"}
     stored = load(fitted[0]).metadata
-    assert stored["target"] == "price"
-    assert {column["name"] for column in stored["encoder"]["columns"]} == {"size", "town", "sold"}
+    assert stored["table_code"]["target_name"] == "price"
+    assert {column["name"] for column in stored["table_code"]["inputs"]["columns"]} == {"size", "town", "sold"}
 
 
 def test_predictions_are_columns_beside_the_new_rows(fitted, messy, tmp_path):
@@ -289,7 +297,7 @@ def test_a_fit_is_scored_on_other_rows(fitted, messy):
     assert scores["rmse"]["value"] < 60
     assert scores["rmse"]["standard_error"] > 0
     assert {"nll", "crps", "calibration_error", "coverage_90"} <= set(scores)
-    assert "coverage 90" in run("evaluate", fitted[0], messy).stdout
+    assert "90 % coverage" in run("evaluate", fitted[0], messy).stdout
 
 
 def test_rows_without_their_targets_cannot_be_scored(fitted, messy, tmp_path):
@@ -300,6 +308,46 @@ def test_rows_without_their_targets_cannot_be_scored(fitted, messy, tmp_path):
     assert "lacks the column 'price', which the fit predicts: add its known values." in failed.stderr
     assert f"posterity predict {fitted[0]} {path}" in failed.stderr
     assert "--target" not in failed.stderr
+
+
+def test_a_fit_of_the_command_is_an_estimator(fitted, messy):
+    rows = pd.read_csv(messy)
+    model = BayesianRegressor.load(fitted[0])
+    predicted = pd.read_csv(io.StringIO(run("predict", fitted[0], messy).stdout))
+    np.testing.assert_allclose(model.predict(rows.drop(columns="price")), predicted["mean"], rtol=1e-6)
+    assert list(model.feature_names_in_) == ["size", "town", "country", "sold"]
+    assert (model.random_state, model.holdout, model.prior) == (0, 0.1, None)
+    assert model.method == load(fitted[0]).method  # not its name, which at full effort has other settings
+    with pytest.raises(ValueError, match="holds a BayesianRegressor, not a BayesianClassifier"):
+        BayesianClassifier.load(fitted[0])
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_an_estimator_is_a_fit_of_the_command(named, tmp_path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 2)).round(3)
+    frame = pd.DataFrame({"height": x[:, 0], "width": x[:, 1]})
+    target = pd.Series(np.where(x[:, 0] > 0, "tall", "low"), name="kind" if named else None)
+    model = BayesianClassifier(MAP(num_steps=30, learning_rate=0.05), hidden=(3,)).fit(frame if named else x, target)
+    model.save(tmp_path / "fit")
+    rows = frame.assign(**{"kind" if named else "y": target})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    done = run("predict", tmp_path / "fit", tmp_path / "rows.csv")
+    assert done.exit_code == 0, done.output
+    assert ("taken to be height, width" in done.stderr) != named
+    predicted = pd.read_csv(io.StringIO(done.stdout))
+    np.testing.assert_allclose(predicted["p_tall"], model.predict_proba(frame if named else x)[:, 1], atol=1e-5)
+    scored = json.loads(run("evaluate", tmp_path / "fit", tmp_path / "rows.csv", "--json").stdout)
+    assert scored["scores"]["accuracy"]["value"] == pytest.approx(model.score(frame if named else x, target))
+
+
+def test_a_folder_that_knows_no_columns_is_refused(tmp_path):
+    x = np.linspace(0, 1, 12)[:, None]
+    fit(Model(linear(), Gaussian(0.1)), MAP(num_steps=2), (x, x[:, 0]), progress=False).save(tmp_path / "fit")
+    failed = run("predict", tmp_path / "fit", "new.csv")
+    assert (failed.exit_code, "it knows no columns. In Python: posterity.load." in failed.stderr) == (2, True)
+    with pytest.raises(ValueError, match=r"not fitted to a table: use posterity\.load"):
+        BayesianRegressor.load(tmp_path / "fit")
 
 
 def test_a_finished_fit_is_resumed_at_once(fitted):
@@ -338,7 +386,7 @@ def test_classes_are_compared_reported_and_predicted(tmp_path):
 
     again = run("resume", folder)
     assert again.exit_code == 0, again.output
-    for words in ("accuracy", "distance from HMC", "MAP", "report.html"):
+    for words in ("accuracy", "total variation vs HMC", "MAP", "report.html"):
         assert words in again.stdout
     assert json.loads((folder / "results.json").read_text())["methods"] == found["methods"]
 

@@ -1,12 +1,16 @@
 """Folders that the command is given: what cannot be written or gone on with is said before any work is done."""
 
+import importlib
 import json
 
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from posterity.cli import app, fitting, folders
 from posterity.storage.folder import Writer
+
+compare = importlib.import_module("posterity.cli.compare")  # by its name the package has the command itself
 
 
 def run(*arguments):
@@ -37,6 +41,17 @@ def test_a_damaged_comparison_is_not_gone_on_with(asked, tmp_path):
     assert failed.exit_code == 2, failed.output
     assert "comparison.json" in failed.stderr if asked else "data.parquet" in failed.stderr
     assert "posterity compare" in failed.stderr
+
+
+def test_a_comparison_of_another_version_is_gone_on_with(tmp_path, capsys):
+    """An option that it does not have gets its default, one that this version does not have is named."""
+    pd.DataFrame({"a": [1.0]}).to_parquet(tmp_path / "data.parquet")
+    (tmp_path / "comparison.json").write_text(json.dumps({"target": "a", "seed": 3, "colour": "red"}))
+    asked, frame = compare._stored(tmp_path)
+    usual = compare.Options().checked()
+    assert asked == {**usual, "seed": 3, "target": "a", "title": tmp_path.name, "remarks": []}
+    assert len(frame) == 1
+    assert "ignores: colour" in capsys.readouterr().err
 
 
 def test_only_what_was_stored_is_said_to_be_kept(tmp_path):

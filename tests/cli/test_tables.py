@@ -9,9 +9,11 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+from posterity import MAP
 from posterity.cli import app, fitting, tables
 from posterity.cli.errors import InputError
 from posterity.tables.encoders import TableEncoder, TargetEncoder
+from posterity.tables.pipeline import TableCode
 
 ROWS = 24
 TRAINED = pd.DataFrame({"code": ["01", "02", "3", "4A"] * 6, "on": [True, False] * 12})
@@ -27,16 +29,9 @@ def run(*arguments):
 @pytest.fixture
 def loaded(monkeypatch):
     """The encoders of a fit in place of the fit; its predictions are its features."""
-    posterior = SimpleNamespace(
-        metadata={
-            "target": "y",
-            "method": "map",
-            "encoder": json.loads(json.dumps(FITTED.to_json())),
-            "target_encoder": json.loads(json.dumps(TargetEncoder().fit(LABELS).to_json())),
-        },
-        predict=lambda features: features,
-    )
-    monkeypatch.setattr(fitting, "_load", lambda _: posterior)
+    stored = json.loads(json.dumps(TableCode(FITTED, TargetEncoder().fit(LABELS)).metadata()))
+    posterior = SimpleNamespace(metadata=stored, predict=lambda features: features, calibration=None, method=MAP())
+    monkeypatch.setattr(fitting, "_load", lambda _: (posterior, TableCode.of(posterior)))
     monkeypatch.setattr(fitting, "predicted_columns", lambda *given: pd.DataFrame(given[1], columns=FITTED.features))
     return posterior
 

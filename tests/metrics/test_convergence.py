@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from arviz_stats.base import array_stats
+from scipy import stats
 from targets import autoregressive
 
 from posterity.metrics import convergence
@@ -89,3 +90,59 @@ def test_values_that_do_not_vary_or_are_not_finite():
 def test_too_few_draws_have_no_r_hat():
     with pytest.raises(ValueError, match=r"7 draws per chain are too few.*at least 8"):
         convergence.r_hat(np.zeros((4, 7, 2)))
+
+
+# Errors that hold with few effective draws
+
+
+def test_the_t_factor_is_that_of_students_quantile():
+    degrees = np.array([0.5, 1.0, 2.0, 3.0, 7.0, 15.5, 99.0, 1e6])
+    exact = stats.t.ppf(stats.norm.cdf(2.0), degrees) / 2
+    np.testing.assert_allclose(convergence.t_factor(degrees), exact, rtol=1e-3)
+    np.testing.assert_allclose(jax.jit(lambda d: convergence.t_factor(d, jnp))(degrees), exact, rtol=1e-3)
+    assert convergence.t_factor(0.1) == convergence.t_factor(0.5)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rho"), [((8, 1), 0.0), ((4, 10), 0.9), ((8, 100), 0.3), ((8, 200), 0.95), ((4, 100), 0.98)]
+)
+def test_two_honest_errors_hold_the_exact_mean(shape, rho):
+    """Members of an ensemble, short chains, chains as of HMC, chains as of SGHMC: at most 8 % are farther away."""
+    values = autoregressive(rho, (*shape, 3000))
+    missed = np.mean(np.abs(values.mean((0, 1))) > 2 * convergence.honest_error(values))
+    assert missed < 0.06 + 4 * np.sqrt(0.06 * 0.94 / 3000)
+    assert missed > 0.005
+
+
+def test_nothing_that_varies_has_an_error_of_zero_and_what_is_not_finite_none():
+    values = np.ones((4, 50, 2))
+    values[1, 3, 1] = np.inf
+    np.testing.assert_array_equal(convergence.honest_error(values), [0.0, np.nan])
+
+
+# Nested R-hat
+
+
+def test_nested_r_hat_is_that_of_the_formula():
+    values = np.random.default_rng(0).normal(size=(6, 5, 3))
+    groups = [values[[k, k + 3]] for k in range(3)]  # chains c and c + 3 began at the same weights
+    means = np.stack([group.mean((0, 1)) for group in groups])
+    within = np.mean([g.mean(1).var(0, ddof=1) + g.var(1, ddof=1).mean(0) for g in groups], 0)
+    np.testing.assert_allclose(convergence.nested_r_hat(values, 3), np.sqrt(1 + means.var(0, ddof=1) / within))
+    single = values[:, :1]
+    within = np.mean([g[:, 0].var(0, ddof=1) for g in [single[[k, k + 3]] for k in range(3)]], 0)
+    means = np.stack([single[[k, k + 3]].mean((0, 1)) for k in range(3)])
+    np.testing.assert_allclose(convergence.nested_r_hat(single, 3), np.sqrt(1 + means.var(0, ddof=1) / within))
+
+
+def test_nested_r_hat_of_many_chains_of_one_draw_shows_whether_they_have_forgotten_their_start():
+    """In the stationary law 1 + 1 / M under the root; where starts are remembered, far above."""
+    rng = np.random.default_rng(1)
+    arrived = rng.normal(size=(4 * 500, 1, 50))
+    found = convergence.nested_r_hat(arrived, 4)
+    np.testing.assert_allclose(np.square(found).mean(), 1 + 1 / 500, atol=4 * np.sqrt(2 / 3 / 50) / 500)
+    remembered = arrived + np.tile(rng.normal(size=(4, 1, 50)), (500, 1, 1))
+    assert np.median(convergence.nested_r_hat(remembered, 4)) > 1.3
+    assert convergence.nested_r_hat(remembered, 4).min() > found.max()
+    with pytest.raises(ValueError, match="6 chains of 5 draws are no 4 groups"):
+        convergence.nested_r_hat(np.zeros((6, 5, 1)), 4)

@@ -308,6 +308,7 @@ def test_evaluate_classes():
         return SimpleNamespace(kind="classes", probs=probs, total=total[rows], log_prob=log_prob, prediction_set=sets)
 
     result = metrics.evaluate(predicted(), LABELS)
+    assert set(result) <= set(metrics.SCORES)
     assert list(result) == ["accuracy", "nll", "brier", "calibration_error", "coverage_90", "error_auroc"]
     assert result["nll"].value == pytest.approx(1 - np.log([0.7, 0.9, 0.2, 0.4]).mean())
     assert result["coverage_90"].value == 0.5  # rows 0 and 1 alone give their label half of all probability
@@ -330,6 +331,7 @@ def test_evaluate_continuous():
     )
     assert metrics.evaluate(prediction, y[:, None]) == metrics.evaluate(prediction, y)
     result = {key: estimate.value for key, estimate in metrics.evaluate(prediction, y).items()}
+    assert set(result) <= set(metrics.SCORES)
     gaussian = 0.5 * np.log(2 * np.pi) + 5 / 6
     expected = {"rmse": np.sqrt(5 / 3), "mae": 1.0, "nll": gaussian + 1, "nll_gaussian": gaussian}
     expected |= {"crps": metrics.crps_gaussian_mixture(mean[None], std[None], y).value}
@@ -375,6 +377,20 @@ def test_errors_say_what_was_got_and_what_to_do(call, message: str):
         call()
     assert len(caught.value.args) == 1
     assert "expected" in caught.value.args[0]
+
+
+def best_of(name, *values):
+    return metrics.SCORES[name].winners([None if value is None else metrics.Estimate(value, 0.1) for value in values])
+
+
+def test_a_score_knows_its_best_values():
+    assert best_of("nll", 2.0, None, -1.0, np.nan, -1.0) == {2, 4}
+    assert best_of("accuracy", 0.3, 0.5) == {1}
+    assert best_of("coverage_90", 1.0, 0.86, 0.5) == {1}
+    assert best_of("width_90", 1.0, 2.0) == set()  # alone it says nothing
+    assert best_of("nll", 1.0, 1.0, np.inf) == set()  # all alike
+    assert metrics.SCORES["brier"].hint == " (lower is better)"
+    assert metrics.SCORES["coverage_90"].hint == ""
 
 
 def test_import_starts_no_backend():

@@ -5,12 +5,14 @@ import dataclasses
 import jax
 import numpy as np
 import pytest
+from targets import autoregressive
 
 from posterity import HMC, MAP, Categorical, Gaussian, Model, audit, fit, linear, metrics, mlp
 from posterity.models.units import Rescaled
 from posterity.posterior.audit import Referee, _differences, own_distance
 from posterity.posterior.posterior import prior_predictive
 from posterity.posterior.trace import Trace
+from posterity.posterior.units import Units, compare, epistemic
 from posterity.weights.families import Samples
 
 ROWS, NUM_DRAWS = 8, 40
@@ -144,3 +146,67 @@ def test_posteriors_of_different_kinds_are_refused(reference, classes, line):
         audit(reference, reference.predict(line[0][:ROWS]), line[0][:ROWS])
     with pytest.raises(ValueError, match="give both the same rows"):
         Referee(reference.predict(line[0][:ROWS])).distances(reference.predict(line[0][:5]))
+
+
+# Beyond chance
+
+
+def linear_units(seed, factor=1.0, rho=0.3, num_chains=8, num_draws=100):
+    """Chains from the exact posterior of a line with noise 1, f = (1, x) w: what they predict at 20 inputs."""
+    x = np.linspace(-2, 2, 20)
+    design = np.stack([np.ones(20), x], 1)
+    root = np.linalg.cholesky(np.linalg.inv(np.eye(2) + design.T @ design))
+    mean = autoregressive(rho, (num_chains, num_draws, 2), seed) @ (np.sqrt(factor) * design @ root).T
+    return Units(None, np.arange(num_chains * num_draws).reshape(num_chains, -1), {"mean": mean})  # type: ignore[arg-type]
+
+
+def test_another_seed_is_not_different_and_a_variance_of_seven_tenths_is():
+    """The noise is 1, and does not hide what is seen of the mean alone."""
+    same = [compare(linear_units(2 * s), linear_units(2 * s + 1))[0].p_value for s in range(100)]
+    assert np.mean(np.array(same) > 0.02) >= 0.95
+    found = [compare(linear_units(2 * s, 0.7), linear_units(2 * s + 1)) for s in range(20)]
+    assert np.mean([one.p_value <= 0.02 for one, _ in found]) >= 0.9
+    one, names = found[0]
+    assert names == ("mean", "spread")
+    assert one.by_quantity[1] < one.by_quantity[0]
+
+
+def test_the_floor_of_inputs_is_passed_at_any_of_them_in_one_audit_of_twenty():
+    found = [epistemic(linear_units(2 * s), linear_units(2 * s + 1)) for s in range(100)]
+    assert np.mean([(one.distance > one.floor).any() for one in found]) < 0.05 + 4 * np.sqrt(0.05 * 0.95 / 100)
+    wrong = epistemic(linear_units(0, 0.3), linear_units(1))
+    assert (wrong.distance > wrong.floor).all()
+
+
+def test_the_epistemic_distance_of_a_shift_is_the_shift():
+    ours, theirs = linear_units(0), linear_units(0)
+    scale = theirs.draws["mean"].std((0, 1))
+    ours.draws["mean"][:] += 2 * scale
+    np.testing.assert_allclose(epistemic(ours, theirs).distance, 2.0, rtol=0.1)
+
+
+def test_the_words_of_chance(reference, line):
+    found = audit(stretched(reference, 0.3), reference, line[0][:ROWS])
+    assert found.different
+    assert "different beyond chance: p = " in str(found)
+    assert set(found.monte_carlo_error) == {"wasserstein", "epistemic_distance"}
+    assert all(error > 0 for error in found.monte_carlo_error.values())
+    same = audit(reference, reference, line[0][:ROWS])
+    assert same.different is False
+    assert "not different beyond chance: p = 1 by relabelling 8 + 8 chains" in str(same)
+    assert same.inputs_beyond_floor.size == 0
+
+
+def test_classes_are_tested_too(classes, line):
+    found = audit(stretched(classes, 4.0), classes, line[0][:ROWS])
+    assert found.different
+    assert set(found.monte_carlo_error) == {"total_variation", "agreement", "epistemic_distance"}
+
+
+def test_other_targets_are_refused(reference, line):
+    other = dataclasses.replace(reference, receipt=dataclasses.replace(reference.receipt, targets="another"))
+    assert len(reference.receipt.targets) == 16
+    with pytest.raises(ValueError, match="fitted to other targets: both to 40 rows"):
+        audit(other, reference, line[0][:ROWS])
+    old = dataclasses.replace(reference, receipt=dataclasses.replace(reference.receipt, targets=""))
+    assert audit(old, reference, line[0][:ROWS]).different is False

@@ -16,7 +16,7 @@ from posterity.posterior.posterior import Posterior
 from posterity.report import Cell, Page, sections, write_report
 from posterity.report.subject import Subject
 from posterity.report.svg import HEAVY, inline_svg
-from posterity.tables.comparison import LABELS, Comparison, Entry
+from posterity.tables.comparison import Comparison, Entry
 
 NASTY = "<script>alert('x')</script>"
 DOLLARS = r"$\frac$ & \"q\" 水"
@@ -58,7 +58,7 @@ def compared(task, features, x, y, methods, holdout=None, **others):
         apart = distances(prediction, posteriors["hmc"].predict(test[0])) if judged else {}
         scores = metrics.evaluate(prediction, test[1])
         about = {"seconds": posterior.receipt.seconds, "diagnosis": posterior.diagnose(test[0])}
-        entries.append(Entry(name, LABELS[name], posterior, prediction, scores, apart, **about))
+        entries.append(Entry(METHODS[name].card, posterior, prediction, scores, apart, **about))
     raw = pd.DataFrame(20 + 5 * test[0], columns=list(features))
     labels = () if task == "regression" else (NASTY, "other")
     trust = {"verdict": "usable", "r_hat": 1.05, "own_distance": {}} if "hmc" in posteriors else None

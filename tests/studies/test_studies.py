@@ -27,7 +27,8 @@ COMMAND = importlib.import_module("posterity.cli.reproduce")  # by its name the 
 RESULTS = Path(__file__).parents[2] / "results"
 SECONDS_OF_A_TINY_RUN = 20  # of processor time, once its programs are compiled
 needs_data = pytest.mark.skipif(
-    not data_root().exists(), reason=f"no data folder {data_root()}; name it POSTERITY_DATA"
+    not data_root().is_dir() or not any(data_root().iterdir()),
+    reason=f"no data in {data_root()}; name their folder POSTERITY_DATA",
 )
 
 

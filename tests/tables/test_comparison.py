@@ -10,9 +10,9 @@ import pytest
 from posterity.data.arrays import evenly_spaced
 from posterity.inference import METHODS
 from posterity.metrics import Estimate
-from posterity.tables import comparison, pipeline
-from posterity.tables.comparison import COMPARED, LABELS, Comparison, Entry, compare
-from posterity.tables.pipeline import prepare
+from posterity.tables import comparison, split
+from posterity.tables.comparison import Comparison, Entry, compare
+from posterity.tables.split import prepare
 
 
 @pytest.fixture
@@ -23,32 +23,27 @@ def frame():
     return pd.DataFrame({"a": x[:, 0], "b": x[:, 1], "y": y})
 
 
-def test_every_method_has_a_label():
-    assert set(LABELS) == set(METHODS)
-    assert set(COMPARED) <= set(METHODS)
-
-
 def test_a_split_is_a_partition_that_keeps_every_class_in_training():
     y = np.repeat([0, 1, 2, 3], [80, 15, 4, 1])
-    train, test, aside = pipeline._split(y, "classification", 0.2, seed=3)
+    train, test, aside = split._split(y, "classification", 0.2, seed=3)
     assert sorted([*train, *test, *aside]) == list(range(100))
     assert len(test) == 20
     assert set(y[train]) == {0, 1, 2, 3}
     shares = np.bincount(y[test], minlength=4)[:2] / [80, 15]
     assert np.allclose(shares, 0.2, atol=0.05)
-    again = pipeline._split(y, "classification", 0.2, seed=3)
-    other = pipeline._split(y, "classification", 0.2, seed=4)
+    again = split._split(y, "classification", 0.2, seed=3)
+    other = split._split(y, "classification", 0.2, seed=4)
     assert np.array_equal(test, again[1])
     assert not np.array_equal(test, other[1])
 
 
 def test_encoders_learn_from_training_rows_alone(frame):
-    rows = pipeline._split(frame["y"].to_numpy(), "regression", 0.25, seed=0)
+    rows = split._split(frame["y"].to_numpy(), "regression", 0.25, seed=0)
     spoiled = frame.copy()
     spoiled.loc[rows[1], ["a", "y"]] *= 1000.0  # test rows
     clean, changed = (prepare(table, "y", test_share=0.25) for table in (frame, spoiled))
     assert np.array_equal(clean.train[0], changed.train[0])
-    assert clean.target_encoder.shift == changed.target_encoder.shift
+    assert clean.code.target.shift == changed.code.target.shift
     assert not np.array_equal(clean.test[0], changed.test[0])
 
 
@@ -77,7 +72,7 @@ def test_a_text_of_its_own_in_nearly_every_row_is_no_class(frame):
     with pytest.raises(ValueError, match=r"'y' must hold numbers: .*'?€271,902.*write plain numbers such as 1234\.5"):
         prepare(frame, "y", task="regression")
     frame["y"] = [f"€{row % 20},000" for row in range(80)]
-    assert prepare(frame, "y").task == "classification"  # each has four rows
+    assert prepare(frame, "y").code.task == "classification"  # each has four rows
 
 
 def test_too_few_rows_are_refused(frame):
@@ -103,9 +98,7 @@ def test_compiling_does_not_eat_the_budget(monkeypatch):
 
     monkeypatch.setattr(comparison.TableRun, "compile", lambda self, name: time.sleep(0.6))
     monkeypatch.setattr(comparison.TableRun, "fit", fit)
-    _, failures = comparison._fit_all(
-        comparison.TableRun(None, "y", "table"), ["map", "laplace", "hmc"], 5.0, said.append
-    )
+    _, failures = comparison._fit_all(comparison.TableRun(None), ["map", "laplace", "hmc"], 5.0, said.append)
     assert len(failures) == 3
     for number, name in enumerate(shares):
         assert shares[name] == pytest.approx(comparison._share(list(shares)[number:], 5.0), abs=0.2)
@@ -155,7 +148,9 @@ def test_a_method_that_cannot_be_judged_fails_alone(frame, broken, monkeypatch):
     }
     entries, reference, failures = comparison._judge(prepare(frame, "y"), made)
     assert [entry.name for entry in entries] == [name for name in made if name != broken]
-    assert failures == {LABELS[broken]: "It was fitted, and cannot be judged: mean has 3 values that are not finite."}
+    assert failures == {
+        METHODS[broken].card.label: "It was fitted, and cannot be judged: mean has 3 values that are not finite."
+    }
     assert (reference is None) == (broken == "hmc")
     assert bool(entries[-2 if broken == "map" else 0].referee) == (broken == "map")
 
@@ -171,7 +166,7 @@ def _entry(name, nll, seconds, distance=None, coverage=0.9, own=0.0, convergence
     scores = {"nll": Estimate(nll, 0.1), "coverage_90": Estimate(coverage, 0.02)}
     apart = {} if distance is None else {"wasserstein": Estimate(distance, 0.01)}
     nothing, diagnosis = SimpleNamespace(), SimpleNamespace(verdict=convergence)
-    return Entry(name, LABELS[name], nothing, prediction, scores, apart, seconds, (), diagnosis)  # type: ignore[arg-type]
+    return Entry(METHODS[name].card, nothing, prediction, scores, apart, seconds, (), diagnosis)  # type: ignore[arg-type]
 
 
 def _comparison(entries, num_rows=100, **settings):
@@ -224,7 +219,7 @@ def test_chains_that_do_not_agree_are_not_recommended(convergence):
     for name in ("mile", "map"):  # as good as HMC by its scores, and not in doubt
         beside = _comparison([top, _entry(name, 1.0, 60.0)])
         assert beside.recommended().name == name
-        assert beside.verdict()[-1].startswith(f"Use {LABELS[name]}: as good as the best")
+        assert beside.verdict()[-1].startswith(f"Use {METHODS[name].card.label}: as good as the best")
 
 
 def test_few_test_rows_recommend_nothing():
@@ -257,7 +252,8 @@ def test_methods_are_compared_kept_and_read_again(frame, tmp_path):
         "folder": tmp_path,
         "progress": False,
     }
-    found = compare(frame, "y", title="line", say=said.append, **arguments)
+    table = prepare(frame, "y", title="line")
+    found = compare(table, say=said.append, **arguments)
     point, hmc = found.entries
     assert [point.name, hmc.name] == ["map", "hmc"]
     assert "Exact" in found.failures
@@ -272,6 +268,6 @@ def test_methods_are_compared_kept_and_read_again(frame, tmp_path):
     assert len(found.frame) == len(found.test[1]) == 16
     assert hmc.prediction.ood.shape == (16,)
 
-    again = compare(frame, "y", title="line", **arguments)
+    again = compare(table, **arguments)
     assert [entry.scores for entry in again.entries] == [entry.scores for entry in found.entries]
     assert [entry.seconds for entry in again.entries] == [entry.seconds for entry in found.entries]

@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from posterity.tables.encoders import TableEncoder, TargetEncoder
-from posterity.tables.pipeline import prepare
+from posterity.tables.split import prepare
 
 RNG = np.random.default_rng(0)
 ROWS = 60

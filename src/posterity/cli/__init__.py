@@ -12,6 +12,7 @@ from typer.core import TyperGroup
 from posterity import __version__
 from posterity.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, FailedError, InputError
 from posterity.cli.output import say, say_error
+from posterity.tables.defaults import DEFAULT_METHOD
 
 
 class PlainGroup(TyperGroup):
@@ -26,7 +27,7 @@ class PlainGroup(TyperGroup):
         except BrokenPipeError:  # who read the output has gone, which typer takes as it should be
             raise
         except (FailedError, MemoryError, OSError) as error:
-            say_error(str(error) or "Out of memory: use fewer rows, or --methods map,laplace.")
+            say_error(str(error) or "Out of memory: use fewer rows, or fewer --methods.")
             raise typer.Exit(FAILED) from None
         except KeyboardInterrupt:
             say("Stopped.")
@@ -35,7 +36,7 @@ class PlainGroup(TyperGroup):
 
 app = typer.Typer(
     cls=PlainGroup,
-    help="Fit a network to a table by fourteen Bayesian methods, and see which to believe.",
+    help="Fit a network to a table by many Bayesian methods, and see which to believe.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_show_locals=False,
@@ -82,7 +83,9 @@ def compare(
     target: Target = None,
     methods: Annotated[
         str | None,
-        typer.Option(help="Names with commas between them; see `posterity methods`.", show_default="nine of them"),
+        typer.Option(
+            help="Names with commas between them; see `posterity methods`.", show_default="those marked there"
+        ),
     ] = None,
     budget: Budget = None,
     seed: Seed = 0,
@@ -105,7 +108,7 @@ def compare(
 def fit(
     data: Annotated[str, typer.Argument(help="A CSV or Parquet file, or a bundled name.")],
     target: Target = None,
-    method: Annotated[str, typer.Option(help="One of `posterity methods`.")] = "mile",
+    method: Annotated[str, typer.Option(help="One of `posterity methods`.")] = DEFAULT_METHOD,
     budget: Budget = None,
     seed: Seed = 0,
     task: TaskOption = None,
@@ -148,6 +151,23 @@ def evaluate(
     from posterity.cli.fitting import run_evaluate
 
     run_evaluate(folder, data, as_json)
+
+
+@app.command()
+def audit(
+    folder: Folder,
+    reference: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The fit to hold it against, usually HMC's.", show_default="hmc in the same comparison"
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Have the chains of a fit converged, and is it HMC's answer? Of a comparison, every fit is judged."""
+    from posterity.cli.audit import run_audit
+
+    run_audit(folder, reference, as_json)
 
 
 @app.command()

@@ -1,71 +1,57 @@
-"""What each method is and when to use it; and how names and times on the command line are understood."""
+"""The list of methods; and how names and times on the command line are understood."""
 
 from __future__ import annotations
 
 import re
+from typing import Any
 
 from posterity.cli.errors import InputError
 from posterity.cli.output import print_json, print_table
 from posterity.cli.tables import similar_name
 from posterity.core.types import TASKS
-from posterity.tables.comparison import COMPARED, LABELS
+from posterity.inference import METHODS
+from posterity.tables.comparison import compared
 
-DESCRIPTIONS = {
-    "mle": ("The weights that fit the data best.", "A baseline. It overfits, and knows nothing of its ignorance."),
-    "map": ("The most probable weights.", "A baseline that is regularised; the start of other methods."),
-    "mc_dropout": ("Dropout left on when predicting.", "A network that is trained with dropout anyway."),
-    "bayes_by_backprop": (
-        "One independent Gaussian for each weight, by the ELBO.",
-        "Pruning, or one pass over large data; too sure between data.",
-    ),
-    "deep_ensemble": ("Several networks from several starts.", "Good predictions with little thought."),
-    "laplace": (
-        "A Gaussian around the most probable weights.",
-        "The first to try: quick, and honest near the data.",
-    ),
-    "swag": ("A Gaussian of the path of gradient descent.", "A large network that is trained by SGD already."),
-    "exact": ("The closed form.", "Networks that are linear in their weights only; not for the tables here."),
-    "sgld": ("Langevin dynamics on minibatches.", "Many rows; slower to mix than SGHMC."),
-    "sghmc": ("Hamiltonian dynamics on minibatches.", "Many rows, when a sampler is wanted."),
-    "cyclical": ("SGHMC whose step size comes and goes.", "Many rows and several modes."),
-    "mile": ("A microcanonical sampler from each member of an ensemble.", "Nearly HMC's answer in less time."),
-    "nuts": ("HMC that chooses its own trajectory length.", "Few weights; when HMC's defaults do not fit."),
-    "hmc": ("Hamiltonian Monte Carlo on all rows.", "The referee: the posterior itself, given time."),
-}
-NOT_FOR_TABLES = ("exact",)
 UNITS = {"s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 
 
 def run_methods(as_json: bool) -> None:
-    rows = [
-        {"name": name, "method": LABELS[name], "what it is": what, "when to use it": when}
-        for name, (what, when) in DESCRIPTIONS.items()
+    rows: list[dict[str, Any]] = [
+        {
+            "name": card.name,
+            "method": card.label,
+            "what it is": card.what,
+            "when to use it": card.when,
+            "compared": card.compared,
+        }
+        for card in (method.card for method in METHODS.values())
     ]
     if as_json:
-        print_json([{**row, "compared": row["name"] in COMPARED} for row in rows])
+        print_json(rows)
     else:
-        print_table(rows, left=tuple(rows[0]))
+        print_table([{**row, "compared": "yes" if row["compared"] else ""} for row in rows], left=tuple(rows[0]))
 
 
 def check_methods(given: str | None) -> list[str]:
     """Names with commas between them; also as people write them, "MC dropout"."""
     if given is None:
-        return list(COMPARED)
+        return compared()
     names = [check_method(name) for name in given.split(",") if name.strip()]
     if not names:
-        raise InputError(f"--methods is empty; name some of {', '.join(DESCRIPTIONS)}.")
+        raise InputError(f"--methods is empty; name some of {', '.join(METHODS)}.")
     return list(dict.fromkeys(names))
 
 
 def check_method(given: str) -> str:
     name = re.sub(r"[\s-]+", "_", given.strip().lower())
-    if name in NOT_FOR_TABLES:
-        raise InputError(f"{name} cannot be used here. {' '.join(DESCRIPTIONS[name])} Others: `posterity methods`.")
-    if name in DESCRIPTIONS:
-        return name
-    guess = similar_name(name, DESCRIPTIONS)
+    if name in METHODS:
+        card = METHODS[name].card
+        if card.for_tables:
+            return name
+        raise InputError(f"{name} cannot be used here. {card.what} {card.when} Others: `posterity methods`.")
+    guess = similar_name(name, METHODS)
     hint = f" Did you mean {guess}?" if guess else ""
-    raise InputError(f"There is no method {given.strip()!r}.{hint} Methods: {', '.join(DESCRIPTIONS)}.")
+    raise InputError(f"There is no method {given.strip()!r}.{hint} Methods: {', '.join(METHODS)}.")
 
 
 def check_task(given: str | None) -> str | None:

@@ -20,36 +20,24 @@ from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, finite, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
 from posterity.cli.tables import check_target, read_table
-from posterity.metrics import Estimate
+from posterity.inference import METHODS
+from posterity.metrics import SCORES, Estimate
 from posterity.report import write_report
-from posterity.tables import comparison as comparing
-from posterity.tables.comparison import Comparison, Entry
-from posterity.tables.pipeline import prepare
+from posterity.tables.comparison import REFERENCE, Comparison, Entry, compare
+from posterity.tables.split import Prepared, prepare
 
 TABLE, RESULTS, REPORT = "data.parquet", "results.json", "report.html"
-HEADINGS = {
-    "rmse": "RMSE",
-    "accuracy": "accuracy",
-    "nll": "NLL",
-    "crps": "CRPS",
-    "brier": "Brier",
-    "calibration_error": "calibration error",
-    "coverage_90": "coverage of 90 %",
-    "agreement": "agreement with HMC",
-    "total_variation": "distance from HMC",
-    "wasserstein": "distance from HMC",
-}
 
 
 class Options(NamedTuple):
-    """What was asked for, as it was written."""
+    """What was asked for, as it was written. An option that a stored comparison lacks has the default."""
 
-    methods: str | None
-    budget: str | None
-    seed: int
-    task: str | None
-    test_share: float
-    effort: float
+    methods: str | None = None
+    budget: str | None = None
+    seed: int = 0
+    task: str | None = None
+    test_share: float = 0.2
+    effort: float = 1.0
 
     def checked(self) -> dict[str, Any]:
         if not 0 < self.test_share < 1:
@@ -64,23 +52,17 @@ class Options(NamedTuple):
         }
 
 
-KEYS = (*Options._fields, "title", "target", "remarks")  # of what was asked, as it is stored
-
-
 def run_compare(source: str | None, target: str | None, options: Options, out: Path | None, as_json: bool) -> None:
     asked = options.checked()
     table = read_table(source)
     asked |= {"title": table.title, "target": check_target(table, target), "remarks": list(table.remarks)}
     folder = new_folder(out, f"posterity-{table.title}")
-    try:  # before anything is written: most tables that cannot be used fail here
-        prepared = prepare(table.frame, asked["target"], **{k: asked[k] for k in ("task", "test_share", "seed")})
-    except ValueError as error:
-        raise InputError(f"{table.title}: {error}") from error
+    prepared = _prepare(table.frame, asked)  # before anything is written: most tables that cannot be used fail here
     for remark in table.remarks:
         say(remark)
     keep_compiled_programs()
     kept = plan_time(prepared, asked["methods"], asked["effort"], asked["budget"])
-    left_out = [comparing.LABELS[name] for name in asked["methods"] if name not in kept]
+    left_out = [METHODS[name].card.label for name in asked["methods"] if name not in kept]
     if not kept:
         raise InputError("No method fits into the budget; give more time or fewer rows.")
     if left_out:
@@ -89,7 +71,7 @@ def run_compare(source: str | None, target: str | None, options: Options, out: P
     folder.mkdir(parents=True, exist_ok=True)
     table.frame.to_parquet(folder / TABLE)
     (folder / ASKED).write_text(json.dumps(asked, indent=2))
-    _compare(folder, table.frame, asked, as_json)
+    _compare(folder, prepared, asked, as_json)
 
 
 def resume_compare(folder: Path, budget: str | None, as_json: bool) -> None:
@@ -97,19 +79,29 @@ def resume_compare(folder: Path, budget: str | None, as_json: bool) -> None:
     asked, frame = _stored(folder)
     asked["budget"] = asked["budget"] if budget is None else catalogue.check_budget(budget)
     keep_compiled_programs()
-    _compare(folder, frame, asked, as_json)
+    _compare(folder, _prepare(frame, asked), asked, as_json)
+
+
+def _prepare(frame: pd.DataFrame, asked: dict[str, Any]) -> Prepared:
+    try:
+        return prepare(frame, **{name: asked[name] for name in ("target", "title", "task", "test_share", "seed")})
+    except ValueError as error:
+        raise InputError(f"{asked['title']}: {error}") from error
 
 
 def _stored(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
     """What a comparison was asked, and of which table."""
     anew = "begin anew: posterity compare DATA --target NAME --out NEW_FOLDER"
     try:
-        asked = json.loads((folder / ASKED).read_text())
-        lacking = [key for key in KEYS if key not in asked]
-        if lacking:
-            raise ValueError(f"it lacks {', '.join(lacking)}")
-    except (ValueError, TypeError) as error:
+        stored = json.loads((folder / ASKED).read_text())
+        if not isinstance(stored, dict) or "target" not in stored:
+            raise ValueError("it lacks the target")
+    except ValueError as error:
         raise InputError(f"{folder / ASKED} is damaged ({error}); {anew}") from error
+    asked = {**Options().checked(), "title": folder.name, "remarks": []}
+    if unknown := [name for name in stored if name not in (*asked, "target")]:
+        say(f"Of {folder / ASKED}, this version does not know and ignores: {', '.join(unknown)}.")
+    asked |= {name: stored[name] for name in (*asked, "target") if name in stored}
     try:
         return asked, pd.read_parquet(folder / TABLE)
     except (OSError, ValueError) as error:
@@ -117,9 +109,10 @@ def _stored(folder: Path) -> tuple[dict[str, Any], pd.DataFrame]:
         raise InputError(f"{folder / TABLE}, the table that was compared, cannot be read ({why}); {anew}") from error
 
 
-def _compare(folder: Path, frame: pd.DataFrame, asked: dict[str, Any], as_json: bool) -> None:
+def _compare(folder: Path, prepared: Prepared, asked: dict[str, Any], as_json: bool) -> None:
     def work() -> Comparison:
-        return comparing.compare(frame, folder=folder, say=say, **asked)
+        options = {name: asked[name] for name in ("methods", "budget", "effort", "remarks")}
+        return compare(prepared, folder=folder, say=say, **options)
 
     found = interruptible(work, folder)
     if not found.entries:
@@ -138,8 +131,11 @@ def _compare(folder: Path, frame: pd.DataFrame, asked: dict[str, Any], as_json: 
 
 def show(found: Comparison) -> None:
     """One table, what failed, and the verdict."""
-    names = [name for name in HEADINGS if any(name in {**e.scores, **e.referee} for e in found.entries)]
-    rows = [_row(entry, names) for entry in found.entries]
+    present = {name for entry in found.entries for name in entry.scores}
+    headings = {name: score.label for name, score in SCORES.items() if score.headline and name in present}
+    apart = dict.fromkeys(name for entry in found.entries for name in entry.referee)
+    headings |= {name: f"{SCORES[name].label} vs {REFERENCE.label}" for name in apart}
+    rows = [_row(entry, headings) for entry in found.entries]
     num_train, num_test = len(found.train[1]), len(found.test[1])
     title = f"{found.title}: {found.task} of {found.target}, {num_train:,} rows, tested on {num_test:,}"
     print_table(rows, title, left=("method",))
@@ -149,9 +145,9 @@ def show(found: Comparison) -> None:
         results().print(line, markup=False)
 
 
-def _row(entry: Entry, names: list[str]) -> dict[str, str]:
+def _row(entry: Entry, headings: dict[str, str]) -> dict[str, str]:
     numbers = {**entry.scores, **entry.referee}
-    cells = {HEADINGS[name]: str(numbers[name]) if name in numbers else "-" for name in names}
+    cells = {heading: str(numbers[name]) if name in numbers else "-" for name, heading in headings.items()}
     return {"method": entry.label, **cells, "time": duration(entry.seconds)}
 
 

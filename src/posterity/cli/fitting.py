@@ -24,9 +24,9 @@ from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import MANIFEST
-from posterity.tables.comparison import LABELS, TableRun
-from posterity.tables.encoders import TableEncoder, TargetEncoder
-from posterity.tables.pipeline import prepare
+from posterity.tables.comparison import TableRun
+from posterity.tables.pipeline import TableCode
+from posterity.tables.split import prepare
 
 
 def run_fit(
@@ -46,7 +46,8 @@ def run_fit(
     target = check_target(table, target)
     folder = new_folder(out, f"posterity-{table.title}-{name}")
     try:
-        prepared = prepare(table.frame, target, task=task, test_share=0.0, seed=seed)  # type: ignore[arg-type]
+        asked: Any = {"title": table.title, "task": task, "test_share": 0.0, "seed": seed}
+        prepared = prepare(table.frame, target, **asked)
     except ValueError as error:
         raise InputError(f"{table.title}: {error}") from error
     for remark in (*table.remarks, *prepared.remarks):
@@ -54,7 +55,7 @@ def run_fit(
     keep_compiled_programs()
     if not plan_time(prepared, [name], effort, seconds):
         raise InputError("The method does not fit into the budget; give more time or fewer rows.")
-    run = TableRun(prepared, target, table.title, seed, effort, folder)
+    run = TableRun(prepared, effort, folder)
 
     def work() -> Posterior:
         if seconds is not None:
@@ -81,12 +82,12 @@ def _guarded(work: Any, folder: Path) -> Posterior:
 
 
 def _show_fit(posterior: Posterior, folder: Path, as_json: bool) -> None:
-    receipt, about = posterior.receipt, posterior.metadata
+    receipt, code, card = posterior.receipt, TableCode.of(posterior), posterior.method.card
     summary = {
         "out": str(folder),
-        "table": about.get("table"),
-        "target": about.get("target"),
-        "method": about.get("method"),
+        "table": code and code.title,
+        "target": code and code.target_name,
+        "method": card.name or None,
         "num_rows": receipt.num_data,
         "num_weights": receipt.num_weights,
         "num_chains": receipt.num_chains,
@@ -97,11 +98,10 @@ def _show_fit(posterior: Posterior, folder: Path, as_json: bool) -> None:
     if as_json:
         print_json(summary)
         return
-    label = LABELS.get(str(about.get("method")), receipt.method)
     console = results()
     console.print(
-        f"{label} of {about.get('target')}: {receipt.num_data:,} rows, {receipt.num_weights:,} weights, "
-        f"{duration(receipt.seconds)}.",
+        f"{card.label or receipt.method} of {summary['target']}: {receipt.num_data:,} rows, {receipt.num_weights:,} "
+        f"weights, {duration(receipt.seconds)}.",
         *(f"{note[:1].upper()}{note[1:]}." for note in receipt.notes),
         f"Kept in {folder}. Predict new rows: posterity predict {folder} NEW.csv",
         sep="\n",
@@ -118,10 +118,14 @@ def run_predict(folder: Path, source: str, out: Path | None, level: float, as_js
         raise InputError(f"--out {out} is there already, and is not overwritten: name a new file, or remove it first.")
     if out is not None:
         check_writable(out, "a file")
-    posterior = _load(folder)
-    frame = _read_rows(posterior, source).frame
-    prediction = posterior.predict(_inputs(posterior, frame))
-    added = predicted_columns(posterior, prediction, level)
+    posterior, code = _load(folder)
+    frame = _read_rows(code, source).frame
+    prediction = posterior.predict(_inputs(code, frame))
+    added = predicted_columns(code, prediction, level)
+    if posterior.calibration is None:
+        say("No column ood: the fit set no rows aside.")
+    else:
+        added["ood"] = prediction.ood
     found = pd.concat([frame, added.rename(columns=lambda name: _free_name(name, frame))], axis=1)
     if out is not None:
         _write(found, out)
@@ -132,11 +136,11 @@ def run_predict(folder: Path, source: str, out: Path | None, level: float, as_js
         found.to_csv(sys.stdout, index=False)
 
 
-def predicted_columns(posterior: Posterior, prediction: Prediction, level: float) -> pd.DataFrame:
+def predicted_columns(code: TableCode, prediction: Prediction, level: float) -> pd.DataFrame:
     """What is said of each row: the answer, how wide it is, and why."""
     percent = f"{100 * level:g}"
     if prediction.kind == "classes":
-        labels = np.asarray([str(label) for label in _target_encoder(posterior).labels], object)
+        labels = np.asarray(code.labels, object)
         chosen = prediction.prediction_set(level)
         columns: dict[str, Any] = {"label": labels[prediction.label]}
         columns |= {f"p_{label}": prediction.probs[:, i] for i, label in enumerate(labels)}
@@ -145,54 +149,53 @@ def predicted_columns(posterior: Posterior, prediction: Prediction, level: float
         lower, upper = prediction.interval(level)
         columns = {"mean": prediction.mean, "std": prediction.std}
         columns |= {f"lower_{percent}": lower, f"upper_{percent}": upper}
-    columns |= {"aleatoric": prediction.aleatoric, "epistemic": prediction.epistemic}
-    if posterior.calibration is None:
-        say("No column ood: the fit had too few rows to set some aside.")
-    else:
-        columns["ood"] = prediction.ood
-    return pd.DataFrame(columns)
+    return pd.DataFrame({**columns, "aleatoric": prediction.aleatoric, "epistemic": prediction.epistemic})
 
 
 def run_evaluate(folder: Path, source: str, as_json: bool) -> None:
-    posterior = _load(folder)
-    table = _read_rows(posterior, source)
-    target = posterior.metadata["target"]
+    posterior, code = _load(folder)
+    table, target = _read_rows(code, source), code.target_name
     if target not in table.frame.columns:
         raise InputError(
             f"{source} lacks the column {target!r}, which the fit predicts: add its known values. Without them: "
             f"posterity predict {folder} {source}"
         )
-    encoder = _target_encoder(posterior)
-    missing = encoder.is_missing(table.frame[target])
+    missing = code.target.is_missing(table.frame[target])
     if missing.any():
         say(f"{missing.sum()} of {len(missing)} rows have no {target!r} and are left out.")
     frame = table.frame.loc[~missing].reset_index(drop=True)
     if frame.empty:
         raise InputError(f"No row of {source} has a value of {target!r}; give rows whose targets are known.")
     try:
-        y = encoder.transform(frame[target])
+        y = code.target.transform(frame[target])
     except ValueError as error:
         raise InputError(str(error)) from error
-    scores = metrics.evaluate(posterior.predict(_inputs(posterior, frame)), y)
+    scores = metrics.evaluate(posterior.predict(_inputs(code, frame)), y)
     if as_json:
         print_json({"folder": str(folder), "num_rows": len(y), "scores": plain_scores(scores)})
         return
-    rows = [{"score": name.replace("_", " "), "value ± standard error": str(one)} for name, one in scores.items()]
-    print_table(rows, f"{posterior.metadata['method']} on {len(y):,} rows of {table.title}", left=("score",))
+    labels = {name: metrics.SCORES[name].label for name in scores}
+    rows = [{"score": labels[name], "value ± standard error": str(one)} for name, one in scores.items()]
+    label = posterior.method.card.label or posterior.receipt.method
+    print_table(rows, f"{label} on {len(y):,} rows of {table.title}", left=("score",))
 
 
-def _load(folder: Path) -> Posterior:
+def _load(folder: Path) -> tuple[Posterior, TableCode]:
     _check_folder(folder)
     keep_compiled_programs()
     try:
         posterior = load(folder)
     except StoreError as error:
         raise InputError(str(error)) from error
-    if "encoder" not in posterior.metadata:
-        raise InputError(f"{folder} was not made by `posterity fit`: it knows no columns. In Python: posterity.load.")
+    code = TableCode.of(posterior)
+    if code is None:
+        raise InputError(
+            f"{folder} was made neither by `posterity fit` nor by an estimator: it knows no columns. In Python: "
+            "posterity.load."
+        )
     for note in posterior.receipt.notes:
         say(f"Note: {note}.")
-    return posterior
+    return posterior, code
 
 
 def _check_folder(folder: Path) -> None:
@@ -208,25 +211,24 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder} holds no fit; make one: posterity fit DATA --target NAME --out NEW_FOLDER")
 
 
-def _read_rows(posterior: Posterior, source: str) -> NamedTable:
+def _read_rows(code: TableCode, source: str) -> NamedTable:
     """New rows, their categories as texts: a file that happens to hold no other than 01 and 02 holds no numbers."""
-    texts = [*_encoder(posterior).texts, *[posterior.metadata["target"]] * _target_encoder(posterior).is_text]
-    table = read_table(source, texts)
+    table = read_table(source, [*code.inputs.texts, *[code.target_name] * code.target.is_text])
     for remark in table.remarks:
         say(remark)
     return table
 
 
-def _inputs(posterior: Posterior, frame: pd.DataFrame) -> np.ndarray:
-    """Features of raw rows; columns the fit does not know are left out aloud, the target silently."""
-    encoder = _encoder(posterior)
+def _inputs(code: TableCode, frame: pd.DataFrame) -> np.ndarray:
+    """Features of raw rows; columns the fit does not know are left out with a remark, the target without."""
+    encoder, frame = code.inputs, _named_as_fitted(code, frame)
     lacking = [name for name in encoder.names if name not in frame.columns]
     if lacking:
         spare = [str(name) for name in frame.columns if name not in encoder.names]
         guess = similar_name(lacking[0], spare)
         hint = f" Is {guess!r} meant to be {lacking[0]!r}?" if guess else ""
         raise InputError(f"The new rows lack the column(s) {shortened(lacking)}.{hint} Add them, empty if not known.")
-    unknown = [str(n) for n in frame.columns if n not in encoder.names and n != posterior.metadata["target"]]
+    unknown = [str(name) for name in frame.columns if name not in (*encoder.names, code.target_name)]
     if unknown:
         say(f"Columns that were not fitted are ignored: {shortened(unknown)}.")
     try:
@@ -237,19 +239,20 @@ def _inputs(posterior: Posterior, frame: pd.DataFrame) -> np.ndarray:
         raise InputError(str(error)) from error
 
 
+def _named_as_fitted(code: TableCode, frame: pd.DataFrame) -> pd.DataFrame:
+    """Columns under the names that the fit gave them, by their place, where it was given an array without names."""
+    inputs = [name for name in frame.columns if name != code.target_name]
+    if code.named or set(code.inputs.names) <= set(inputs) or len(inputs) != len(code.inputs.names):
+        return frame
+    say(f"The fit knows its columns by their place; they are taken to be {shortened(inputs)}.")
+    return frame.rename(columns=dict(zip(inputs, code.inputs.names, strict=True)))
+
+
 def _free_name(name: str, frame: pd.DataFrame) -> str:
     """For a prediction beside the columns of a table, which may hold predictions itself."""
     while name in frame.columns:
         name = f"predicted_{name}"
     return name
-
-
-def _encoder(posterior: Posterior) -> TableEncoder:
-    return TableEncoder.from_json(posterior.metadata["encoder"])
-
-
-def _target_encoder(posterior: Posterior) -> TargetEncoder:
-    return TargetEncoder.from_json(posterior.metadata["target_encoder"])
 
 
 def _write(frame: pd.DataFrame, out: Path) -> None:

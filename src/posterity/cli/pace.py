@@ -11,11 +11,9 @@ import jax.numpy as jnp
 
 from posterity.cli.output import duration, say
 from posterity.core.types import Batch
-from posterity.inference import HMC, NUTS
-from posterity.inference.methods.method import Method
-from posterity.tables.comparison import LABELS
+from posterity.inference import METHODS, Method
 from posterity.tables.defaults import table_method
-from posterity.tables.pipeline import Prepared
+from posterity.tables.split import Prepared
 
 MANY_ROWS = 20_000  # with fewer the time is soon known
 TIMED_ROWS = (512, 16_384)
@@ -36,7 +34,7 @@ class Pace(NamedTuple):
 def plan_time(prepared: Prepared, methods: list[str], effort: float, budget: float | None) -> list[str]:
     """On many rows, say how long each method will take, and leave out those whose first steps outlast the budget.
 
-    A budget is looked at between steps, and one step of HMC goes over all rows hundreds of times.
+    A budget is looked at between steps, and one step of some samplers goes over all rows hundreds of times.
     """
     num_rows = len(prepared.train[1])
     if num_rows < MANY_ROWS:
@@ -50,8 +48,8 @@ def plan_time(prepared: Prepared, methods: list[str], effort: float, budget: flo
     first = {name: LEAST_STEPS * _longest_step(method, num_rows, pace) for name, method in chosen.items()}
     for name in [name for name in methods if first[name] > budget]:
         say(
-            f"{LABELS[name]} is left out: its first {LEAST_STEPS} steps may take {duration(first[name])}, and the "
-            f"budget is {duration(budget)}. Give it more, or fewer rows."
+            f"{METHODS[name].card.label} is left out: its first {LEAST_STEPS} steps may take {duration(first[name])}, "
+            f"and the budget is {duration(budget)}. Give it more, or fewer rows."
         )
     return [name for name in methods if first[name] <= budget]
 
@@ -62,7 +60,7 @@ def _how_long(num_rows: int, pace: Pace, expected: dict[str, float], budget: flo
         f"{num_rows:,} rows: about {duration(total)} beside compiling, at most, at this machine's pace of "
         f"{1e6 * pace.of_row:.2g} µs per row and gradient"
     )
-    text += f"; {LABELS[longest]} takes {duration(expected[longest])} of it." if len(expected) > 1 else "."
+    text += f"; {METHODS[longest].card.label} takes {duration(expected[longest])} of it." if len(expected) > 1 else "."
     if budget is None:
         return text + (" A budget makes it shorter: --budget 10m." if total > 60 else "")
     return text + (f" The budget of {duration(budget)} will cut it." if budget < total else "")
@@ -70,7 +68,7 @@ def _how_long(num_rows: int, pace: Pace, expected: dict[str, float], budget: flo
 
 def measure_pace(prepared: Prepared) -> Pace:
     """From gradients at few and at many rows; the best of a few, as other programs only ever make them longer."""
-    model = prepared.model("map")
+    model = prepared.code.model()
     x, y = (jnp.asarray(values[: TIMED_ROWS[1]]) for values in prepared.train)
     params, fixed = model.split(model.init(jax.random.key(0), x[:2]))
     gradient = jax.jit(jax.grad(model.bind(fixed).log_joint))
@@ -94,22 +92,16 @@ def seconds_of(method: Method, num_rows: int, pace: Pace) -> float:
 
     def of_stage(stage: Method) -> float:
         steps = sum(phase.num_steps * pace(phase.batch_size or num_rows) for phase in stage.plan(num_rows))
-        return _rounds(stage) * steps * _gradients_of_a_step(stage)
+        return _rounds(stage) * steps * stage.card.gradients(stage)
 
     return sum(map(of_stage, method.stages()))
 
 
 def _longest_step(method: Method, num_rows: int, pace: Pace) -> float:
     rows = max((phase.batch_size or num_rows for phase in method.plan(num_rows)), default=num_rows)
-    return _rounds(method) * pace(rows) * _gradients_of_a_step(method)
+    return _rounds(method) * pace(rows) * method.card.gradients(method)
 
 
 def _rounds(method: Method) -> int:
     """Chains that one device runs, one after the other."""
     return -(-method.num_chains // jax.device_count())
-
-
-def _gradients_of_a_step(method: Any) -> float:
-    if isinstance(method, HMC):
-        return float(method.max_leapfrog)
-    return float(2**method.max_depth) if isinstance(method, NUTS) else 1.0

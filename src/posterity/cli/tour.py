@@ -35,11 +35,11 @@ from posterity.inference import (
     MCDropout,
     fit,
 )
-from posterity.metrics import evaluate
+from posterity.metrics import SCORES, evaluate
 from posterity.models.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian
 from posterity.models.model import Model
 from posterity.networks import linear, mlp
-from posterity.plots.style import LINE, name_axes, new_axes
+from posterity.plots.palette import LINE, name_axes, new_axes
 from posterity.posterior.audit import Referee
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
@@ -51,6 +51,7 @@ SIZES = (5, 20, 200)
 TEMPERATURES = (0.01, 0.1, 0.3, 1.0, 3.0)
 GRID = np.linspace(-3.5, 3.5, 161)[:, None]
 MIDDLE = len(GRID) // 2  # of the gap
+SHOWN = ("rmse", "nll", "coverage_90")
 SAMPLER = HMC(num_draws=100, num_burn_in=80)
 Chapter = Callable[[Page], None]
 _FITTING = Lock()
@@ -209,23 +210,25 @@ def methods() -> Chapter:
     data, test = wave(SIZES[-1], seed=0), wave(len(GRID), seed=1)
     plain, dropping = _network(), _network(dropout=0.05)
     point, ensemble = MAP(**STEPS), DeepEnsemble(num_members=4, **STEPS)
-    contestants: dict[str, tuple[Model, Any]] = {
-        "MLE": (plain, MLE(**STEPS)),
-        "MAP": (plain, point),
-        "MC dropout": (dropping, MCDropout(**STEPS)),
-        "Bayes by Backprop": (plain, BayesByBackprop(**STEPS)),
-        "Deep ensemble": (plain, ensemble),
-        "Laplace": (plain, Laplace(start=point)),
-        "SWAG": (plain, SWAG(start=point)),
-        "SGHMC": (plain, SGHMC(num_draws=100, num_burn_in=2000, start=point)),
-        "MILE": (plain, MILE(num_draws=100, num_burn_in=1500, start=ensemble)),
-    }
+    chosen: list[tuple[Model, Any]] = [
+        (plain, MLE(**STEPS)),
+        (plain, point),
+        (dropping, MCDropout(**STEPS)),
+        (plain, BayesByBackprop(**STEPS)),
+        (plain, ensemble),
+        (plain, Laplace(start=point)),
+        (plain, SWAG(start=point)),
+        (plain, SGHMC(num_draws=100, num_burn_in=2000, start=point)),
+        (plain, MILE(num_draws=100, num_burn_in=1500, start=ensemble)),
+    ]
+    contestants = {method.card.label: (model, method) for model, method in chosen}
+    first = SAMPLER.card.label
     with ThreadPoolExecutor(2) as pool:
-        fits = {"HMC": pool.submit(wave_by_hmc)}
+        fits = {first: pool.submit(wave_by_hmc)}
         fits |= {name: pool.submit(fit, *contestants[name], data) for name in reversed(contestants)}
-        referee = Referee(fits["HMC"].result().predict(test[0]))
+        referee = Referee(fits[first].result().predict(test[0]))
         rows, panels = [], []
-        for name in ("HMC", *contestants):
+        for name in (first, *contestants):
             posterior = fits[name].result()
             prediction = posterior.predict(GRID)
             rows.append(_scores(name, posterior, posterior.predict(test[0]), test[1], referee, prediction))
@@ -233,20 +236,21 @@ def methods() -> Chapter:
             axes.set_ylim(-3, 3)
             axes.set_title(name)
             panels.append(axes)
-    header = ("method", "RMSE", "NLL", "90 % coverage", "distance from HMC", "ignorance in the gap", "seconds")
+    scores = (SCORES[name].label for name in SHOWN)
+    header = ("method", *scores, f"distance from {first}", "ignorance in the gap", "seconds")
     print_table([dict(zip(header, map(str, row), strict=True)) for row in rows], left=("method",))
 
     def write(page: Page) -> None:
         page.section(
-            "Every method beside HMC",
-            "One network and one data set, ten methods. HMC is the referee: given time, its draws are the posterior. "
-            "The distance is that between predictive distributions, in HMC's standard deviations, averaged over test "
-            "rows.",
+            f"Every method beside {first}",
+            f"One network and one data set, {len(rows)} methods. {first} is the referee: given time, its draws are the "
+            f"posterior. The distance is that between predictive distributions, in {first}'s standard deviations, "
+            "averaged over test rows.",
         )
         page.figure(
             panels,
-            "Ten methods on two hundred points with a gap.",
-            "which bands open in the gap and outside, as HMC's does.",
+            f"{len(rows)} methods on two hundred points with a gap.",
+            f"which bands open in the gap and outside, as {first}'s does.",
         )
         page.table(header, rows, f"Scores on {len(GRID)} test rows, ± one standard error.")
 
@@ -332,8 +336,8 @@ def _scores(
 ) -> tuple[Any, ...]:
     scores = evaluate(tested, y)
     gap = float(np.sqrt(drawn.epistemic[MIDDLE]))
-    distance = "the referee" if name == "HMC" else referee.distances(tested)["wasserstein"]
-    told = (scores["rmse"], scores["nll"], scores["coverage_90"])
+    distance = "the referee" if name == SAMPLER.card.label else referee.distances(tested)["wasserstein"]
+    told = [scores[one] for one in SHOWN]
     return (name, *told, distance, f"{gap:.3f}", f"{posterior.receipt.seconds:.1f}")
 
 

@@ -15,6 +15,7 @@ from posterity.plots.curves import (
     risk_coverage_curve,
     score_dots,
 )
+from posterity.plots.palette import PALETTE, method_marker, method_style, new_axes, style
 from posterity.plots.predictions import (
     band,
     class_map,
@@ -24,7 +25,6 @@ from posterity.plots.predictions import (
     sorted_intervals,
     split_along,
 )
-from posterity.plots.style import PALETTE, method_marker, method_style, new_axes, style
 
 __all__ = [
     "PALETTE",

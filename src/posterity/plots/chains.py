@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from posterity.data.arrays import evenly_spaced
-from posterity.plots.style import CYCLE, MUTED, name_axes, new_axes
+from posterity.plots.palette import CYCLE, MUTED, name_axes, new_axes
 from posterity.posterior.diagnosis import GOOD, USABLE, Diagnosis
 from posterity.posterior.posterior import Posterior
 

@@ -14,7 +14,7 @@ import numpy as np
 from posterity import metrics
 from posterity.data.arrays import evenly_spaced
 from posterity.metrics import Estimate
-from posterity.plots.style import FAINT, INK, MUTED, name_axes, new_axes, start_at_zero
+from posterity.plots.palette import FAINT, INK, MUTED, name_axes, new_axes, start_at_zero
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
 

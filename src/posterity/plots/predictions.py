@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.colors import to_rgb
 
 from posterity.data.arrays import evenly_spaced
-from posterity.plots.style import (
+from posterity.plots.palette import (
     CYCLE,
     DATA,
     FAINT,

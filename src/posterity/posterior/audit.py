@@ -4,9 +4,17 @@
     numbers   Wasserstein distance, int_0^1 |F^-1(u) - G^-1(u)| du, in units of the reference's predictive standard
               deviation, from the quantiles at 20 levels: no draw is made, so two equal predictions are at distance 0
 
+    both      epistemic distance, the Wasserstein distance of what draws predict (means, or probabilities) in units of
+              the reference's epistemic standard deviation: much noise hides a wrong ignorance from the distances above
+
 (Izmailov et al. 2021, section 9, for classes). The reference is a sample too: half of its chains are at some distance
 from the other half, and an approximation that is no farther away cannot be told from it. Where a prediction has axes
 beside rows (pixels, several targets), a row's number is the mean over them.
+
+Whether the two differ beyond chance is a question to chains, which are independent: the means, squared deviations and
+noise of single chains are relabelled (permutation.py). So is the epistemic distance, whose floor at a row is what
+19 of 20 relabellings do not exceed at any row, in proportion to what is usual at that row. The Monte Carlo error
+of each distance is the jackknife's over chains (Efron & Stein 1981).
 """
 
 from __future__ import annotations
@@ -20,18 +28,16 @@ import numpy as np
 
 from posterity import metrics
 from posterity.data.arrays import check_inputs
-from posterity.metrics import Estimate
+from posterity.metrics import SCORES, Estimate
 from posterity.metrics.numbers import LEVELS
+from posterity.metrics.permutation import Comparison
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior
+from posterity.posterior.units import chain_units, compare, distance_errors, epistemic
 from posterity.prediction.prediction import Prediction
 from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
 
-UNITS = {
-    "total_variation": "of probability",
-    "wasserstein": "of {}'s predictive standard deviation",
-    "agreement": "of inputs have the same most probable class",
-}
+BEYOND_CHANCE = 0.02  # a p-value: at most two false alarms in a hundred audits
 TOO_SURE, TOO_WIDE = 0.8, 1.25  # of the reference's ignorance
 
 
@@ -46,6 +52,26 @@ class Audit:
     own: dict[str, Estimate]  # of one half of the reference's chains from the other; empty where it has one draw
     diagnosis: Diagnosis  # of the reference at the same rows
     differences: tuple[str, ...] = ()  # of models and data, in words
+    comparison: Comparison | None = field(default=None, repr=False)
+    """The permutation of chains; None where one of the two has a single draw, which has no spread to compare."""
+    quantities: tuple[str, ...] = ()
+    """What was permuted, in the order of `comparison.by_quantity`."""
+    floor: np.ndarray | None = field(default=None, repr=False)
+    """The epistemic distance that chance explains at each row, [N], corrected for the number of rows."""
+    monte_carlo_error: dict[str, float] = field(default_factory=dict)
+    """Of the mean of each distance, over chains; `distances` has the errors over rows."""
+
+    @property
+    def different(self) -> bool | None:
+        """Whether the two differ beyond chance; None where that cannot be tested."""
+        return None if self.comparison is None else self.comparison.p_value <= BEYOND_CHANCE
+
+    @property
+    def inputs_beyond_floor(self) -> np.ndarray:
+        """Rows where the epistemic distance is more than chance explains at any row in 19 of 20 audits."""
+        if self.floor is None:
+            return np.zeros(0, int)
+        return np.flatnonzero(self.rows["epistemic_distance"] > self.floor)
 
     @property
     def distances(self) -> dict[str, Estimate]:
@@ -64,7 +90,8 @@ class Audit:
     def __str__(self) -> str:
         heading = f"{self.method} against {self.reference} at {len(self.distance)} inputs"
         told = [f"  {sentence}" for sentence in self.differences]
-        return "\n".join([heading, *told, *_distance_lines(self), *_ignorance_lines(self), *_trust_lines(self)])
+        found = [*_distance_lines(self), *_chance_lines(self), *_ignorance_lines(self), *_trust_lines(self)]
+        return "\n".join([heading, *told, *found])
 
 
 def audit(posterior: Posterior, reference: Posterior, x: Any) -> Audit:
@@ -83,19 +110,41 @@ def audit(posterior: Posterior, reference: Posterior, x: Any) -> Audit:
             f"The posterior predicts {posterior.model.likelihood.kind} and the reference "
             f"{reference.model.likelihood.kind}; audit two posteriors of the same data."
         )
+    _check_targets(posterior, reference)
     judged, referee = posterior.predict(x), Referee(reference.predict(x))
     power = 1.0 if judged.kind == "classes" else 0.5
     with np.errstate(divide="ignore", invalid="ignore"):  # a reference without ignorance leaves nothing to compare
         ratio = _of_rows(np.asarray(judged.epistemic) / np.asarray(referee.reference.epistemic))
+    rows = referee.at_rows(judged)
+    inputs = check_inputs(x)
+    units = chain_units(posterior, inputs), chain_units(reference, inputs)
+    found = epistemic(*units)
+    comparison, quantities = compare(*units)
     return Audit(
         type(posterior.method).__name__,
         type(reference.method).__name__,
-        referee.at_rows(judged),
+        rows if found is None else {**rows, "epistemic_distance": found.distance},
         np.where(np.isfinite(ratio), np.abs(ratio), np.nan) ** power,
         own_distance(reference, x),
         reference.diagnose(x),
         _differences(posterior, reference),
+        comparison,
+        quantities,
+        None if found is None else found.floor,
+        distance_errors(*units, found),
     )
+
+
+def _check_targets(posterior: Posterior, reference: Posterior) -> None:
+    """Refuse two fits of as many rows with other targets. Stores of earlier versions know no fingerprint."""
+    ours, theirs = posterior.receipt, reference.receipt
+    known = ours.targets and theirs.targets
+    if known and ours.num_data == theirs.num_data and ours.targets != theirs.targets:
+        raise ValueError(
+            f"The two were fitted to other targets: both to {ours.num_data} rows, with the fingerprints {ours.targets} "
+            f"and {theirs.targets}. A distance would say nothing of the approximation: fit both to the same rows, in "
+            "the same order."
+        )
 
 
 def _differences(posterior: Posterior, reference: Posterior) -> tuple[str, ...]:
@@ -185,10 +234,13 @@ def _distance_lines(found: Audit) -> list[str]:
     lines = []
     for name, mean in found.distances.items():
         floor = f"; {found.reference}'s own halves: {found.own[name]}" if name in found.own else ""
-        lines.append(f"  {name.replace('_', ' ')}: {mean} {UNITS[name].format(found.reference)}{floor}")
+        if name in found.monte_carlo_error:
+            floor = f" (Monte Carlo error {found.monte_carlo_error[name]:.2g}){floor}"
+        score = SCORES[name]
+        lines.append(f"  {score.label}: {mean} {score.unit.format(found.reference)}{floor}")
     name, mean = next(iter(found.distances.items()))
     if (floor := found.own.get(name)) is not None:
-        error = np.hypot(mean.standard_error, floor.standard_error)
+        error = np.hypot(mean.standard_error, floor.standard_error)  # over rows: both distances vary with chains
         within = mean.value <= floor.value + 2 * np.nan_to_num(error)
         times = mean.value / floor.value if floor.value > 0 else np.inf
         told = (
@@ -197,6 +249,23 @@ def _distance_lines(found: Audit) -> list[str]:
             else f"{times:.2g} times as far away"
         )
         lines.append(f"  It is {told}. Farthest apart at inputs {', '.join(map(str, found.worst_inputs()))}.")
+    return lines
+
+
+def _chance_lines(found: Audit) -> list[str]:
+    """Whether the two differ beyond chance, in what, and where."""
+    tested = found.comparison
+    if tested is None:
+        return ["  One of the two has a single draw: it has no spread, and whether they differ cannot be tested."]
+    parts = zip(found.quantities, tested.by_quantity, strict=True)
+    apart = ", ".join(f"{name} {p:.2g}" for name, p in parts)
+    word = "different beyond chance" if found.different else "not different beyond chance"
+    ours, theirs = tested.num_units
+    lines = [f"  The two are {word}: p = {tested.p_value:.2g} by relabelling {ours} + {theirs} chains (of {apart})."]
+    if found.floor is not None:
+        rows = found.inputs_beyond_floor
+        count = f"{len(rows)} of {len(found.floor)} inputs"
+        lines.append(f"  At {count} the epistemic distance is above the floor of chance, corrected for their number.")
     return lines
 
 

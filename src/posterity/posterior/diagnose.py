@@ -18,16 +18,18 @@ import numpy as np
 from posterity.core import pytrees, records
 from posterity.core.types import Array, Family
 from posterity.data.arrays import evenly_spaced
-from posterity.metrics import convergence
+from posterity.metrics import convergence, missing
 from posterity.metrics.convergence import MIN_DRAWS, Convergence
 from posterity.models.likelihoods import class_probs
 from posterity.models.units import without_units
 from posterity.posterior.diagnosis import (
     GOOD,
+    GOOD_ESS,
     USABLE,
     USABLE_DIVERGENT,
     USABLE_SHARE,
     Diagnosis,
+    Part,
     Verdict,
     count_inputs,
     doubts,
@@ -59,13 +61,28 @@ def diagnose(posterior: Posterior, x: Any, *, seed: int = 0, memory: int = DEFAU
     draws = {name: _by_chain(values, num_chains) for name, values in _predicted(stream).items()}
     if "log_std" in draws and (draws["log_std"] == draws["log_std"][:1, :1]).all():
         del draws["log_std"]  # a known noise
-    if family.num_draws is None or num_draws == 1:
+    if family.num_draws is None or (num_draws == 1 and not _is_sampled(posterior)):
         return _without_chains(num_chains, num_draws, prediction.mean.shape, draws)
     names, weights = _some_weights(family)
     kept, steps = _kept_trace(posterior.trace, num_draws)
     if not posterior.method.adjusted:  # nothing is ever rejected: an acceptance of 1 says nothing
         kept = {name: values for name, values in kept.items() if name not in ("acceptance", "accepted")}
-    return _of_chains(draws, kept, steps, weights, names)
+    return _of_chains(draws, kept, steps, weights, names, _num_starts(posterior))
+
+
+def _is_sampled(posterior: Posterior) -> bool:
+    """Whether the draws are of Markov chains: members of an ensemble are the ends of descents instead."""
+    if posterior.method is None:
+        return False
+    return any(phase.keep and not phase.adapt for phase in posterior.method.plan(posterior.receipt.num_data))
+
+
+def _num_starts(posterior: Posterior) -> int:
+    """How many different weights the chains began at, in turn; as many as there are chains where nothing shows it."""
+    from posterity.posterior.posterior import Posterior  # which imports this module
+
+    start = None if posterior.method is None else posterior.method.start
+    return (start if isinstance(start, Posterior) else posterior).family.num_chains
 
 
 def _predicted(stream: OutputStream) -> dict[str, np.ndarray]:
@@ -100,7 +117,7 @@ def _without_chains(num_chains: int, num_draws: int, shape: tuple[int, ...], dra
     if draws:
         flat = next(iter(draws.values())).reshape(num_chains * num_draws, *shape).astype(float)
         with np.errstate(invalid="ignore"):  # not finite in, NaN out
-            error = flat.std(0, ddof=1) / np.sqrt(len(flat)) if len(flat) > 1 else none
+            error = convergence.honest_error(flat[:, None]) if len(flat) > 1 else none
     return Diagnosis("independent", num_chains, num_draws, none, none, none, error, draws=draws)
 
 
@@ -110,8 +127,12 @@ def _of_chains(
     steps: int,
     weights: np.ndarray | None,
     names: tuple[str, ...],
+    num_starts: int | None = None,
 ) -> Diagnosis:
-    """The diagnosis of Markov chains; `steps` of the sampler make one stride of the trace."""
+    """The diagnosis of Markov chains; `steps` of the sampler make one stride of the trace.
+
+    `num_starts`: how many weights the chains began at, where several began at the same.
+    """
     main = next(iter(draws.values()))
     num_chains, num_draws, *shape = main.shape
     if steps > 1:  # strides are then means over steps, which say nothing of the draws' own densities
@@ -120,23 +141,32 @@ def _of_chains(
     divergences = (trace["diverged"].sum(1) * steps).round().astype(int) if "diverged" in trace else None
     stuck, problems = _find_stuck(main, weights, acceptance)
     problems += _find_non_finite(draws) + _find_divergent(divergences, num_draws * steps)
-    odd, densities, weight_space = None, {}, None
+    odd, densities, weight_space, parts = None, {}, None, {}
     if num_draws < MIN_DRAWS:
         none = np.full(shape, np.nan)
-        with np.errstate(invalid="ignore"):  # not finite in, NaN out
-            found = Convergence(none, none, none, convergence.standard_error(main.astype(float)))
+        nested = num_starts is not None and 2 <= num_starts < num_chains and num_chains % num_starts == 0
+        r_hats = [convergence.nested_r_hat(v, num_starts) for v in draws.values()] if nested and num_starts else [none]
+        found = Convergence(np.fmax.reduce(r_hats), none, none, none)
     else:
-        found = _worst_of([convergence.convergence(values) for values in draws.values()])
+        each = {name: convergence.convergence(values) for name, values in draws.items()}
+        found = _worst_of([*each.values()])
         odd = None if stuck else convergence.find_odd_chain(main, USABLE, USABLE_SHARE)
         densities = {name: convergence.convergence(trace[name]) for name in DENSITIES if name in trace}
         weight_space = None if weights is None else convergence.convergence(weights)
+        joint = {name: trace[name][:, :, None] for name in ("log_joint",) if name in trace}
+        every = {**each, **{name: convergence.convergence(values) for name, values in joint.items()}}
+        parts = {name: _part(every[name], values, num_chains) for name, values in {**draws, **joint}.items()}
+    found = found._replace(standard_error=convergence.honest_error(main))
     divergent = 0.0 if divergences is None else divergences.sum() / (num_chains * num_draws * steps)
     verdict, doubted = _judge(found, draws, stuck, divergent, num_chains)
+    if any(part.missing == "burn-in" for part in parts.values()):
+        verdict = "not converged"
     return Diagnosis(
         verdict,
         num_chains,
         num_draws,
         *found,
+        parts=parts,
         problems=tuple(problems),
         doubts=doubted,
         stuck_chains=tuple(stuck),
@@ -150,6 +180,19 @@ def _of_chains(
         draws=draws,
         trace=trace,
     )
+
+
+def _part(found: Convergence, draws: np.ndarray, num_chains: int) -> Part:
+    """One of the quantities by itself."""
+    state = missing.progress(draws)
+    verdict, _ = _judge(found, {"": draws}, [], 0.0, num_chains)
+    if state.missing == "burn-in":
+        verdict = "not converged"
+    elif state.missing == "nothing" and verdict != "good" and state.effective > 0:
+        # R-hat would do, effective draws would not.
+        more = draws.shape[1] * (GOOD_ESS * num_chains / state.effective - 1)
+        state = state._replace(missing="draws", needed=GOOD_ESS * num_chains, more_draws=max(1, round(more)))
+    return Part(verdict, *found[:3], *state[:1], *state[3:])
 
 
 def _worst_of(found: Sequence[Convergence]) -> Convergence:
@@ -192,7 +235,7 @@ def _find_stuck(
 ) -> tuple[list[int], list[str]]:
     """Chains that do not move: no weight changes (or no predicted value, where weights are not at hand)."""
     watched = main if weights is None else weights
-    still = (watched == watched[:, :1]).reshape(len(watched), -1).all(1)
+    still = (watched == watched[:, :1]).reshape(len(watched), -1).all(1) & (main.shape[1] > 1)
     stuck, sentences = [], []
     for chain, constant in enumerate(still):
         accepted = None if acceptance is None else acceptance[chain]

@@ -3,9 +3,13 @@
 good            R-hat under 1.01 and, for the centre and for the tails, at least 100 effective draws per chain, at every
                 input (Vehtari et al. 2021); at most 1 % of steps diverged
 usable          R-hat under 1.1 at 95 % of inputs; at most 10 % of steps diverged
-not converged   otherwise, and where a chain is stuck or predicts values that are not finite
+not converged   otherwise, and where a chain is stuck or predicts values that are not finite, or where chains still
+                drift in what they predict or in the log joint, whatever R-hat is
 undetermined    too few draws, or nothing varies: no number
 independent     not a Markov chain: only the Monte Carlo error is left to tell
+
+The mean, the noise and the log joint converge at different speeds and are judged apart too (`parts`), each with what
+it misses for a good verdict (missing.py). The verdict on the whole is that on the predictions.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import numpy as np
 
 from posterity.metrics import convergence
 from posterity.metrics.convergence import MIN_DRAWS, Convergence
+from posterity.metrics.missing import Missing
 
 Verdict = Literal["good", "usable", "not converged", "undetermined", "independent"]
 GOOD, USABLE, USABLE_SHARE = 1.01, 1.1, 0.95
@@ -26,6 +31,7 @@ GOOD_ESS = 100  # effective draws per chain
 GOOD_DIVERGENT, USABLE_DIVERGENT = 0.01, 0.1  # shares of the kept steps
 LOW_E_BFMI = 0.3
 FEW = 100  # effective draws in all
+MOST_SHOWN = 16  # chains whose halves are shown one by one
 SAMPLE_STATS = {  # what ArviZ calls the numbers a sampler records
     "log_joint": "lp",
     "acceptance": "acceptance_rate",
@@ -34,6 +40,24 @@ SAMPLE_STATS = {  # what ArviZ calls the numbers a sampler records
     "log_likelihood": "total_log_likelihood",  # its log_likelihood is that of each row
 }
 RESTART = "Restart from other weights, with more burn-in or a smaller step size, before anything is averaged."
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the quantities that chains are judged by: the mean or class probabilities, the noise, the log joint."""
+
+    verdict: Verdict
+    """By the rule of the whole, but for divergences, of which no quantity is to blame."""
+    r_hat: np.ndarray = field(repr=False)
+    """At each input, shaped as `prediction.mean`; one number for the log joint."""
+    ess_bulk: np.ndarray = field(repr=False)
+    ess_tail: np.ndarray = field(repr=False)
+    missing: Missing = "nothing"
+    """What a good verdict lacks: draws, mixing, or burn-in."""
+    draws_for_good: float = float("nan")
+    """Effective draws at the worst input for an R-hat under 1.01 there, if chains mix."""
+    more_draws: int = 0
+    """Of each chain, where draws are what is missing; about."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +71,8 @@ class Diagnosis:
     ess_bulk: np.ndarray = field(repr=False)  # the smaller, of all chains together
     ess_tail: np.ndarray = field(repr=False)
     monte_carlo_error: np.ndarray = field(repr=False)  # standard error of the predictive mean
+    parts: dict[str, Part] = field(default_factory=dict, repr=False)
+    """By name: "mean" or "probability", "log_std" (the noise), "log_joint"; empty with fewer than 8 draws a chain."""
     problems: tuple[str, ...] = ()  # sentences that name chains
     doubts: tuple[str, ...] = ()  # why it is not good where R-hat alone would let it pass
     stuck_chains: tuple[int, ...] = ()
@@ -64,6 +90,27 @@ class Diagnosis:
     def r_hat_of_inputs(self) -> np.ndarray:
         """The largest R-hat at each input, [N]; NaN where every draw gives the same value."""
         return worst_of_inputs(self.r_hat)
+
+    @property
+    def missing(self) -> Missing:
+        """What a good verdict lacks: burn-in before mixing, mixing before draws, of the worst of the parts."""
+        order: tuple[Missing, ...] = ("nothing", "draws", "mixing", "burn-in")
+        return order[max((order.index(part.missing) for part in self.parts.values()), default=0)]
+
+    @property
+    def halves(self) -> dict[str, np.ndarray]:
+        """Means over the first and second half of each chain, [C, 2]: of the log joint, and of the log standard
+        deviation of the noise over all inputs. Chains that drift, or are in a region of their own, show here at once.
+        """
+        watched = {name: self.trace[name] for name in ("log_joint",) if name in self.trace}
+        watched |= {name: self.draws[name] for name in ("log_std",) if name in self.draws}
+        half = self.num_draws // 2
+        cut = (slice(0, half), slice(self.num_draws - half, None))
+        return {
+            name: np.stack([v[:, part].reshape(len(v), -1).mean(1, dtype=float) for part in cut], 1)
+            for name, v in watched.items()
+            if half > 0
+        }
 
     def share_under(self, threshold: float) -> float:
         """The share of inputs whose R-hat is under a threshold, of those that have one."""
@@ -122,7 +169,14 @@ class Diagnosis:
 
     def __str__(self) -> str:
         return "\n".join(
-            [_verdict_line(self), *self.doubts, *self.problems, *_detail_lines(self), *_advice_lines(self)]
+            [
+                _verdict_line(self),
+                *self.doubts,
+                *_part_lines(self),
+                *self.problems,
+                *_detail_lines(self),
+                *_advice_lines(self),
+            ]
         )
 
 
@@ -158,9 +212,15 @@ def _verdict_line(found: Diagnosis) -> str:
     inputs = count_inputs(len(found.r_hat))
     if found.verdict == "independent":
         return "Not a Markov chain: its draws are independent; nothing to diagnose."
+    if found.num_draws < MIN_DRAWS and not np.isnan(found.r_hat).all():
+        largest = np.nanmax(found.r_hat_of_inputs)
+        return (
+            f"{found.verdict.capitalize()}: nested R-hat, of groups of short chains that began at the same weights, is "
+            f"{largest:.3f} at most."
+        )
     if found.num_draws < MIN_DRAWS:
         return (
-            f"{found.verdict.capitalize()}: {found.num_draws} draws per chain are too few for R-hat, which compares "
+            f"{found.verdict.capitalize()}: {_count_draws(found.num_draws)} too few for R-hat, which compares "
             f"halves of chains; at least {MIN_DRAWS} are needed, a hundred are useful."
         )
     if np.isnan(found.r_hat_of_inputs).all():
@@ -173,6 +233,32 @@ def _verdict_line(found: Diagnosis) -> str:
         )
     shares = [f"under {limit} at {100 * found.share_under(limit):.0f} %" for limit in (USABLE, GOOD)]
     return f"{found.verdict.capitalize()}: of {inputs}, R-hat is {' and '.join(shares)}; the largest is {largest:.3g}."
+
+
+def _part_lines(found: Diagnosis) -> list[str]:
+    """Each part by itself, and where it is not good what it misses; then halves of chains, where one is not good."""
+    lines = []
+    for name, part in found.parts.items():
+        if np.isnan(part.r_hat).all():
+            continue
+        line = f"{in_words(name).capitalize()}: {part.verdict}, R-hat {np.nanmax(part.r_hat):.3f} at most"
+        lines.append(f"{line}; {_lack(part)}." if part.missing != "nothing" else f"{line}.")
+    if lines and any(part.verdict != "good" for part in found.parts.values()) and found.num_chains <= MOST_SHOWN:
+        for name, halves in found.halves.items():
+            shown = ", ".join(f"{first:.4g} / {second:.4g}" for first, second in halves)
+            lines.append(f"{in_words(name).capitalize()} by chain, first / second half: {shown}.")
+    return lines
+
+
+def _lack(part: Part) -> str:
+    if part.missing == "burn-in":
+        return "chains still drift: burn-in is missing"
+    if part.missing == "mixing":
+        return "chains differ by more than draws would mend: mixing is missing"
+    return (
+        f"draws are missing: about {part.draws_for_good:.0f} effective ones at the worst input, however well chains "
+        f"mix, which takes about {part.more_draws} more a chain"
+    )
 
 
 def _why_none(found: Diagnosis) -> str:
@@ -280,13 +366,17 @@ def _advice_lines(found: Diagnosis) -> list[str]:
             "What to do: do not average yet. Run more burn-in and more draws; restart any chain that stays apart from "
             "the others."
         )
-    elif found.verdict == "usable" and np.nanmin(found.ess_tail) < FEW:
+    elif found.verdict == "usable" and np.nanmin(found.ess_tail, initial=np.inf) < FEW:
         lines.append("What to do: run more draws; with so few effective ones R-hat and intervals are rough.")
     elif found.verdict == "usable":
         lines.append("What to do: fine for means and intervals; as a reference for other methods, run more draws.")
     elif found.verdict == "undetermined":
         lines.append("What to do: run more draws, or give other inputs.")
     return lines
+
+
+def _count_draws(count: int) -> str:
+    return "1 draw per chain is" if count == 1 else f"{count} draws per chain are"
 
 
 def _name_chains(chosen: Sequence[int]) -> str:

@@ -16,6 +16,7 @@ from posterity.core.devices import precision
 from posterity.data.arrays import Dataset
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
+from posterity.storage.codec import fingerprint
 
 VERSIONS = ("posterity", "jax", "jaxlib", "numpyro", "optax", "blackjax")
 
@@ -42,11 +43,13 @@ class Receipt:
     versions: dict[str, str]
     restarts: int = 0  # of chains that were stuck in warm-up
     notes: tuple[str, ...] = ()
+    targets: str = ""
+    """A fingerprint of the targets of the training rows, by which an audit knows that two fits saw the same ones."""
 
     def __str__(self) -> str:
         rows = [(f.name.replace("_", " "), getattr(self, f.name)) for f in dataclasses.fields(self)]
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name:<{width}}  {_plain(value)}" for name, value in rows if value != ())
+        return "\n".join(f"{name:<{width}}  {_plain(value)}" for name, value in rows if value not in ((), ""))
 
 
 def _plain(value: Any) -> str:
@@ -93,6 +96,7 @@ def make_receipt(
         versions=installed_versions(),
         restarts=restarts,
         notes=notes,
+        targets=fingerprint(rows.y)[:16],
     )
 
 

@@ -8,6 +8,12 @@ Entropy (classes), p_s the class probabilities under draw s (Houlsby et al. 2011
 Each is a smooth function of averages over draws, so its Monte Carlo error is that of the average of its influence
 function psi_s (the delta method): v_s, (m_s - m)^2, -sum_c p_sc log mean_c, KL(p_s || mean). Draws of a Markov chain
 are correlated, and their error is that of fewer draws.
+
+Errors are such that a value and twice its error hold what infinitely many draws would give in 19 runs of 20, with few
+draws too. All are wider by a t quantile. An epistemic part is skewed besides: of n draws it is the exact value times
+chi^2_n-1 / n, small values come with small errors, and 8 draws were off by more than two plain errors in 27 % of runs.
+With r its relative error, drawn to sqrt(2 / n), that of Gaussian draws, as by 4 draws more, its error is r (1 + 8 r^3):
+from the quantiles of chi^2, for which 1 + 5 r^2 would be right in 95 % of runs, and this in 93 to 94 %.
 """
 
 from __future__ import annotations
@@ -26,6 +32,9 @@ from posterity.models.model import Model
 from posterity.prediction.streaming import Components
 
 ROWS_TOGETHER = 32  # divides the rows of every block
+GAUSSIAN_DRAWS = 4  # as which the relative error of Gaussian draws counts beside the one found
+SKEWNESS = 8.0
+LARGEST = 0.8  # relative error: of an error that is all but unknown not even the size is
 
 
 class Uncertainty(NamedTuple):
@@ -62,7 +71,8 @@ def variances(model: Model, block: Components, positions: Array) -> Decompositio
     value = Uncertainty(aleatoric + epistemic, aleatoric, epistemic)
     if block.covariance is not None:
         return Decomposition(value, jax.tree.map(jnp.zeros_like, value))
-    return Decomposition(value, monte_carlo_error(Uncertainty(noise + between, noise, between), positions))
+    influence = Uncertainty(noise + between, noise, between)
+    return Decomposition(value, monte_carlo_error(value, influence, mean, positions))
 
 
 def entropies(model: Model, block: Components, positions: Array) -> Decomposition:
@@ -76,7 +86,9 @@ def entropies(model: Model, block: Components, positions: Array) -> Decompositio
     value = Uncertainty(total, aleatoric, total - aleatoric)
     # The mean may be rounded to zero where one draw is not: what such a class adds to the entropy is less than that.
     cross = information.cross_entropy(jnp.where(mean == 0, 0.0, probs), mean[None])
-    return Decomposition(value, monte_carlo_error(Uncertainty(cross, each, cross - each), positions))
+    influence = Uncertainty(cross, each, cross - each)
+    likeliest = jnp.take_along_axis(probs, mean.argmax(-1)[None, ..., None], -1)[..., 0]
+    return Decomposition(value, monte_carlo_error(value, influence, likeliest, positions))
 
 
 def jackknife_mutual_information(model: Model, block: Components) -> Array:
@@ -92,28 +104,52 @@ def _full(values: Array, distribution: dist.Distribution) -> Array:
     return jnp.broadcast_to(values, distribution.batch_shape)
 
 
-def monte_carlo_error(influence: Uncertainty, positions: Array) -> Uncertainty:
+def monte_carlo_error(value: Uncertainty, influence: Uncertainty, predicted: Array, positions: Array) -> Uncertainty:
     """Standard error of the mean over draws of psi [S, n, ...], for each part; NaN for one draw, which cannot tell.
 
-    `positions` [C, D]: where the draws of each chain are found, in order; empty for independent draws.
+    `predicted` [S, n, ...] is what draws disagree on: how many of them are effective is seen there, too. `positions`
+    [C, D]: where the draws of each chain are found, in order; empty for independent draws.
     """
-    num_draws, *shape = influence.total.shape
+    num_draws, *shape = predicted.shape
     if num_draws < 2:
         return Uncertainty(*(jnp.full(shape, jnp.nan) for _ in influence))
     if positions.size == 0:
-        return Uncertainty(*(psi.std(0, ddof=1) / jnp.sqrt(num_draws) for psi in influence))
-    rows = [psi.reshape(num_draws, -1).T for psi in influence]
+        plain = Uncertainty(*(psi.std(0, ddof=1) / jnp.sqrt(num_draws) for psi in influence))
+        return _honest(value, plain, jnp.asarray(float(num_draws)), jnp.asarray(num_draws - 1.0))
+    rows = [psi.reshape(num_draws, -1).T for psi in (*influence, predicted)]
     # A few rows at a time: the spectra of a whole block would take several times its memory.
-    errors = jax.lax.map(
-        lambda parts: convergence.standard_error(jnp.stack(parts, -1)[positions], jnp), rows, batch_size=ROWS_TOGETHER
-    )
-    return Uncertainty(*errors.T.reshape(-1, *shape))
+    *errors, effective = jax.lax.map(
+        lambda parts: _chain_errors(jnp.stack(parts, -1)[positions]), rows, batch_size=ROWS_TOGETHER
+    ).T.reshape(-1, *shape)
+    degrees = effective / convergence.DRAWS_OF_A_DEGREE
+    if positions.shape[1] < convergence.SHORT:
+        degrees = jnp.asarray(positions.shape[0] - 1.0)
+    return _honest(value, Uncertainty(*errors), effective, degrees)
+
+
+def _chain_errors(draws: Array) -> Array:
+    """Plain errors of all quantities [C, D, Q] but the last, and the effective draws of the one that has the fewest."""
+    num_chains, num_draws, _ = draws.shape
+    errors = convergence.standard_error(draws[..., :-1], jnp)
+    if num_draws < convergence.SHORT:  # a chain counts as one draw where nothing shows how many they are
+        return jnp.append(errors, num_chains)
+    return jnp.append(errors, convergence.effective_draws(convergence.split(draws[..., 2:], jnp), jnp).min())
+
+
+def _honest(value: Uncertainty, plain: Uncertainty, effective: Array, degrees: Array) -> Uncertainty:
+    """Errors that hold with few effective draws; that of the total grows by as much as that of its epistemic part."""
+    total, aleatoric, epistemic = (convergence.t_factor(degrees, jnp) * error for error in plain)
+    squares = effective * jnp.square(plain.epistemic) + 2 * GAUSSIAN_DRAWS / effective * jnp.square(value.epistemic)
+    wide = convergence.t_factor(degrees, jnp) * jnp.sqrt(squares / (effective + GAUSSIAN_DRAWS))
+    relative = wide / jnp.where(value.epistemic > 0, value.epistemic, jnp.inf)
+    wide *= 1 + SKEWNESS * jnp.minimum(relative, LARGEST) ** 3
+    return Uncertainty(total + wide - epistemic, aleatoric, wide)
 
 
 def chain_positions(family: Family, draws: np.ndarray) -> np.ndarray:
     """Where in `draws` those of each chain are, [C, D]; empty if none is correlated with another.
 
-    Families that make fresh draws make independent ones, and so do chains that keep one draw each.
+    Families that make fresh draws make independent ones; chains that keep one draw each are independent of each other.
     """
     num_chains, stored = family.num_chains, family.num_draws
     if stored is None or stored == num_chains:

@@ -20,7 +20,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from posterity.metrics import Estimate
-from posterity.plots.style import PALETTE
+from posterity.plots.palette import PALETTE
 from posterity.report.svg import inline_svg, legend_of
 
 BEST = '<span class="best" aria-hidden="true">◆</span><span class="unseen"> best</span>'

@@ -9,8 +9,7 @@ import numpy as np
 
 from posterity import plots
 from posterity.data.arrays import evenly_spaced
-from posterity.inference.methods.sampler import Sampler
-from posterity.plots.style import name_axes
+from posterity.plots.palette import name_axes
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.report.page import Page
 from posterity.report.subject import GRID_SIDE, NUM_BINS, Subject
@@ -143,7 +142,9 @@ def split(page: Page, subject: Subject) -> None:
     page.figure(
         lines,
         "Ignorance of all methods" + ("." if single else " along the inputs that change it most."),
-        look_for="who is as ignorant as HMC, and where." if subject.reference else "where methods disagree on it.",
+        look_for="where methods disagree on it."
+        if subject.reference is None
+        else f"who is as ignorant as {subject.reference.label}, and where.",
     )
 
 
@@ -213,7 +214,7 @@ def samplers(page: Page, subject: Subject) -> None:
     """Traces and R-hat of methods that are Markov chains."""
     chosen, found = [], []
     for entry in subject.entries:
-        if isinstance(entry.posterior.method, Sampler) and entry.posterior.trace and entry.diagnosis is not None:
+        if entry.card.is_sampler and entry.posterior.trace and entry.diagnosis is not None:
             chosen.append(entry)
             found.append(entry.diagnosis)
     if not chosen:
@@ -257,8 +258,8 @@ def _convergence(found: Diagnosis) -> tuple[str, ...]:
     )
 
 
-def against_hmc(page: Page, subject: Subject) -> None:
-    """Each method over HMC, row by row."""
+def against_reference(page: Page, subject: Subject) -> None:
+    """Each method over the reference, row by row."""
     reference = subject.reference
     others = [entry for entry in subject.entries if entry is not reference]
     if reference is None or not others:
@@ -270,17 +271,18 @@ def against_hmc(page: Page, subject: Subject) -> None:
             style = {"color": plots.method_style(entry.name)["color"]}
             pair = entry.prediction, reference.prediction
             made.append(plots.against_reference(*pair, quantity, _panel(entry), **style))
-            name_axes(made[-1], f"{word}, HMC", f"{word}, {entry.label}")
+            name_axes(made[-1], f"{word}, {reference.label}", f"{word}, {entry.label}")
         return made
 
     page.figure(
         panels("mean", "mean" if subject.is_regression else "probability"),
-        "What each method predicts at test rows, over what HMC does.",
+        f"What each method predicts at test rows, over what {reference.label} does.",
         look_for="the dotted diagonal.",
     )
     page.figure(
         panels("epistemic", "ignorance"),
-        f"Ignorance ({'standard deviation' if subject.is_regression else 'nats'}) of each method, over HMC's.",
+        f"Ignorance ({'standard deviation' if subject.is_regression else 'nats'}) of each method, over that of "
+        f"{reference.label}.",
         look_for="points under the diagonal, which are false confidence.",
     )
 

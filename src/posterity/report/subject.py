@@ -10,7 +10,7 @@ import pandas as pd
 
 from posterity.plots.predictions import binned
 from posterity.prediction.prediction import Prediction
-from posterity.tables.comparison import Comparison, Entry
+from posterity.tables.comparison import Comparison
 
 GRID_LINE, GRID_SIDE = 161, 61  # points along one input, and along each of two
 BEYOND = 0.35  # of the range of the data: how far a grid looks past them
@@ -36,13 +36,9 @@ class Subject:
     def __init__(self, comparison: Comparison) -> None:
         self.comparison = comparison
         self.entries = comparison.entries
+        self.reference = comparison.reference
         self.num_inputs = comparison.train[0].shape[1]
         self.is_regression = comparison.task == "regression"
-
-    @property
-    def reference(self) -> Entry | None:
-        """HMC, if it is there."""
-        return next((entry for entry in self.entries if entry.name == "hmc"), None)
 
     @cached_property
     def grid(self) -> np.ndarray:
@@ -77,7 +73,7 @@ class Subject:
 
     @cached_property
     def telling_inputs(self) -> list[int]:
-        """The inputs along which uncertainty changes most at test rows, by HMC where it is there; most first."""
+        """The inputs along which uncertainty changes most at test rows, most first."""
         x = self.comparison.test[0]
         prediction = (self.reference or self.entries[-1]).prediction
         values = prediction.epistemic if np.any(prediction.epistemic > 0) else prediction.total

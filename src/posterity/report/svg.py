@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from posterity.plots.style import PALETTE
+from posterity.plots.palette import PALETTE
 
 HEAVY = 300_000  # bytes: beyond it what is drawn becomes a picture inside the drawing; letters stay letters
 RASTER_DPI = 200  # about two points of a screen for each of the page

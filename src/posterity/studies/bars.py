@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from matplotlib.figure import Figure
 
-from posterity.plots.style import FAINT, LINE, MUTED, style
+from posterity.plots.palette import FAINT, LINE, MUTED, style
 from posterity.studies.rows import Row
 
 HEIGHT = 0.38  # of a bar; two of them and a gap are one line

@@ -266,8 +266,8 @@ def parts_of(name: str) -> list[str]:
 def reproduce(name: str, size: Size = "full", folder: str | Path = "results", part: str | None = None) -> list[Row]:
     """Run a study, or what is left of it, and write its numbers, its table and its pictures."""
     settings = settings_of(name, size, part)
+    log = StudyLog(name, size, Path(folder), settings, part)  # a damaged results file is found without any data
     check_data(name, settings, size)
-    log = StudyLog(name, size, Path(folder), settings, part)
     for row in find(name).run(log):
         log.rows.append(row)
         log.write()

@@ -1,12 +1,11 @@
-"""What suits a table: the network, likelihood and prior, the settings of each method for so many rows, and how many of
-them are not trained on.
+"""What suits a table: the network, likelihood and prior, a method by its name, and how many rows are not trained on.
 
 The estimators and the command make the same choices here; benchmarks/estimators.py measures how good they are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpyro.distributions import Normal
@@ -14,24 +13,8 @@ from numpyro.distributions import Normal
 from posterity.core.checks import is_number
 from posterity.core.names import nearest_name
 from posterity.core.types import TASKS, Task
-from posterity.inference import (
-    HMC,
-    MAP,
-    METHODS,
-    MILE,
-    MLE,
-    NUTS,
-    SGHMC,
-    SGLD,
-    SWAG,
-    BayesByBackprop,
-    Cyclical,
-    DeepEnsemble,
-    Exact,
-    Laplace,
-    MCDropout,
-    Method,
-)
+from posterity.inference import METHODS, MILE, Method
+from posterity.inference.methods.card import TableSize
 from posterity.models.likelihoods import Categorical, HeteroscedasticGaussian, Likelihood
 from posterity.models.model import Model
 from posterity.models.priors import Prior
@@ -40,15 +23,12 @@ from posterity.models.units import Rescaled
 from posterity.networks import mlp
 
 DEFAULT_HIDDEN = (50,)
-DEFAULT_METHOD = "mile"
-DEFAULT_DROPOUT = 0.1  # of a network that MC dropout is to fit
+DEFAULT_METHOD = MILE.card.name
 NOISE_FLOOR = 0.005  # of the target's standard deviation
 LOGIT_SCALE = 30.0  # prior standard deviation of the last layer of classes, times sqrt(fan-in); see table_prior
 ASIDE_SHARE = 0.1  # of the rows, held out to calibrate out-of-distribution p-values
 MAX_ASIDE_ROWS = 1_000
 QUIET_FROM, ALOUD_FROM = 200, 40  # rows from which on some are set aside: without a word, and where it is said
-FULL_BATCH_ROWS = 4_000  # up to here a step on all rows costs little more than one on a batch
-BATCH_ROWS = 512
 
 
 def table_model(
@@ -70,7 +50,7 @@ def table_model(
         hidden: Widths of the hidden layers; () for a linear model.
         prior: None for the default; a number s, for standard deviations of s / sqrt(fan-in); or any prior.
         temperature: Of the posterior; 1 is Bayes' rule.
-        dropout: Share of hidden units that MC dropout drops.
+        dropout: Share of hidden units that are dropped.
         shift: Where the targets of a regression are centred, in the user's units.
         scale: How large one unit of the network's target is, in the user's units.
     """
@@ -127,47 +107,4 @@ def table_method(name: str, num_rows: int, *, effort: float = 1.0) -> Method:
         raise ValueError(f"method={name!r} is not known; did you mean {nearest_name(name, METHODS)!r}?")
     if not effort > 0:
         raise ValueError(f"effort={effort} must be above 0; 1 is the usual, 0.1 a quick look.")
-
-    def count(usual: int, least: int = 1) -> int:
-        return max(least, round(usual * effort))
-
-    return SETTINGS[name](num_rows, count)
-
-
-def batch_size(num_rows: int) -> int | str:
-    return "full" if num_rows <= FULL_BATCH_ROWS else BATCH_ROWS
-
-
-def _descent(num_rows: int, num_steps: int) -> dict[str, Any]:
-    return {"num_steps": num_steps, "batch_size": batch_size(num_rows), "learning_rate": 1e-2}
-
-
-Count = Callable[..., int]
-SETTINGS: dict[str, Callable[[int, Count], Method]] = {
-    "mle": lambda rows, count: MLE(**_descent(rows, count(2_000))),
-    "map": lambda rows, count: MAP(**_descent(rows, count(2_000))),
-    "mc_dropout": lambda rows, count: MCDropout(**_descent(rows, count(5_000))),
-    "bayes_by_backprop": lambda rows, count: BayesByBackprop(**_descent(rows, count(5_000))),
-    "deep_ensemble": lambda rows, count: DeepEnsemble(**_descent(rows, count(2_000)), num_members=10),
-    "laplace": lambda rows, count: Laplace(start=MAP(**_descent(rows, count(2_000))), tune=("prior",), num_rounds=3),
-    "swag": lambda rows, count: SWAG(
-        start=MAP(**_descent(rows, count(2_000))),
-        num_steps=count(1_000, 40),
-        snapshot_every=count(20, 2),
-        batch_size=batch_size(rows),
-    ),
-    "exact": lambda _, __: Exact(),
-    "hmc": lambda _, count: HMC(num_draws=count(100), num_burn_in=count(50, 20), max_leapfrog=500),
-    "nuts": lambda _, count: NUTS(num_draws=count(200), num_burn_in=count(200, 50), max_depth=8),
-    "sgld": lambda _, count: SGLD(
-        num_draws=count(250), num_burn_in=count(5_000, 100), thin=20, preconditioner="rmsprop"
-    ),
-    "sghmc": lambda _, count: SGHMC(num_draws=count(250), num_burn_in=count(5_000, 100), thin=20),
-    "cyclical": lambda _, count: Cyclical(base="sghmc", num_cycles=count(8), cycle_length=2_000, draws_per_cycle=20),
-    "mile": lambda rows, count: MILE(
-        num_draws=count(100),
-        num_burn_in=count(1_000, 100),
-        thin=5,
-        start=DeepEnsemble(**_descent(rows, count(3_000)), num_members=6),
-    ),
-}
+    return METHODS[name](**METHODS[name].card.settings(TableSize(num_rows, effort)))

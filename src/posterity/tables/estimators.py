@@ -4,7 +4,7 @@
     mean, std = model.predict(X_new, return_std=True)
     model.predict_interval(X_new, 0.9), model.uncertainty(X_new), model.log_prob(X_new, y_new)
 
-X may be an array or a frame with numbers, categories, dates and gaps (see table.py). A row of weight 2 counts as two
+X may be an array or a frame with numbers, categories, dates and gaps (see encoders.py). A row of weight 2 counts as two
 rows: rows that are equal are merged into one that has their weights together, so that up to 10,000 rows a weight and a
 repetition give the same result to the last bit. From 200 rows on a tenth of them, at most 1,000, is not trained on:
 out-of-distribution p-values are calibrated on it. With fewer rows, or holdout=None, these p-values are NaN.
@@ -33,19 +33,13 @@ from posterity import metrics
 from posterity.core.checks import is_number
 from posterity.core.types import Task
 from posterity.data.arrays import check_size, check_unmasked
-from posterity.inference import MCDropout, Method, fit, load
+from posterity.inference import Method, load
 from posterity.metrics import Estimate
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
-from posterity.tables.defaults import (
-    DEFAULT_DROPOUT,
-    DEFAULT_HIDDEN,
-    DEFAULT_METHOD,
-    num_aside,
-    table_method,
-    table_model,
-)
+from posterity.tables.defaults import DEFAULT_HIDDEN, DEFAULT_METHOD, num_aside
 from posterity.tables.encoders import TableEncoder, TargetEncoder, as_frame
+from posterity.tables.pipeline import TableCode
 
 MERGED_ROWS = 10_000  # up to here equal rows are merged
 
@@ -96,7 +90,7 @@ class _BayesianEstimator(BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows X and targets y; a weight of 2 is a row that stands twice, 0 one that is not there."""
         validate_data(self, X, y, skip_check_array=True)
-        frame, target = _checked_table(X), self._checked_target(y)
+        frame, target, name = _checked_table(X), self._checked_target(y), _name_of(y)
         if len(frame) != len(target):
             raise ValueError(f"X has {len(frame)} rows and y has {len(target)}; they must match row by row.")
         if len(frame) < 2:
@@ -107,7 +101,7 @@ class _BayesianEstimator(BaseEstimator):
         self.target_ = TargetEncoder(self._task).fit(target, weight)
         if self._task == "classification":
             self.classes_ = np.asarray(self.target_.labels)
-        self.posterior_ = self._infer(self.table_.transform(frame), self.target_.transform(target), weight)
+        self.posterior_ = self._infer(name, (self.table_.transform(frame), self.target_.transform(target), weight))
         return self
 
     def predict_distribution(self, X: Any) -> Prediction:
@@ -153,68 +147,53 @@ class _BayesianEstimator(BaseEstimator):
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """The estimator that `save` wrote."""
+        """The estimator that `save`, or the command `posterity fit`, wrote."""
         posterior = load(path)
-        stored = posterior.metadata.get("estimator")
-        if stored is None or stored["name"] != cls.__name__:
-            found = "a posterior without an estimator: use posterity.load" if stored is None else f"a {stored['name']}"
+        code = TableCode.of(posterior)
+        if code is None or code.task != cls._task:
+            held = "a posterior that was not fitted to a table: use posterity.load"
+            found = held if code is None else f"a {ESTIMATORS[code.task].__name__}"
             raise ValueError(f"{path} holds {found}, not a {cls.__name__}.")
-        settings = dict(stored["settings"])
-        if isinstance(settings["hidden"], list):  # JSON has no tuples
+        settings = {name: code.settings[name] for name in cls._get_param_names() if name in code.settings}
+        if isinstance(settings.get("hidden"), list):  # JSON has no tuples
             settings["hidden"] = tuple(settings["hidden"])
         settings.setdefault("method", posterior.method)
         settings.setdefault("prior", posterior.model.prior)
         made = cls(**settings)
-        made.posterior_ = posterior
-        made.table_, made.target_ = TableEncoder.from_json(stored["table"]), TargetEncoder.from_json(stored["target"])
-        made.n_features_in_ = len(made.table_.names)
-        if stored["named"]:
-            made.feature_names_in_ = np.asarray(made.table_.names, object)
+        made.posterior_, made.table_, made.target_ = posterior, code.inputs, code.target
+        made.n_features_in_ = len(code.inputs.names)
+        if code.named:
+            made.feature_names_in_ = np.asarray(code.inputs.names, object)
         if cls._task == "classification":
-            made.classes_ = np.asarray(made.target_.labels)
+            made.classes_ = np.asarray(code.target.labels)
         return made
 
-    def _infer(self, x: np.ndarray, y: np.ndarray, weight: np.ndarray) -> Posterior:
+    def _infer(self, target_name: str, rows: tuple[np.ndarray, ...]) -> Posterior:
         """The posterior, in the user's units."""
-        num_rows = len(y)
-        method = self.method if isinstance(self.method, Method) else table_method(self.method, num_rows)
-        model = table_model(
-            self._task,
-            len(self.target_.labels) or None,
-            hidden=tuple(np.atleast_1d(self.hidden).tolist()),
-            prior=self.prior,
-            temperature=self.temperature,
-            dropout=DEFAULT_DROPOUT if isinstance(method, MCDropout) else 0.0,
-            shift=self.target_.shift,
-            scale=self.target_.scale,
-        )
-        return fit(
-            model,
-            method,
-            (x, y, weight),
+        named = hasattr(self, "feature_names_in_")
+        return TableCode(self.table_, self.target_, target_name, named=named, settings=self._stored_settings()).fit(
+            self.method,
+            rows,
+            model={
+                "hidden": tuple(np.atleast_1d(self.hidden).tolist()),
+                "prior": self.prior,
+                "temperature": self.temperature,
+            },
             seed=_seed(self.random_state),
-            holdout=_share_aside(self.holdout, num_rows),
+            holdout=_share_aside(self.holdout, len(rows[1])),
             budget=self.budget,
             progress=False,
-            metadata={"estimator": self._described()},
         )
 
-    def _described(self) -> dict[str, Any]:
-        """What a store keeps beside the posterior; settings that are no plain values are taken from the posterior."""
+    def _stored_settings(self) -> dict[str, Any]:
+        """Those that are plain values; a store has the method and the prior in the posterior."""
         settings = {name: _plain(value) for name, value in self.get_params(deep=False).items()}
         plain = {
             name: value
             for name, value in settings.items()
             if value is None or isinstance(value, str | int | float | tuple | list)
         }
-        plain.setdefault("random_state", None)
-        return {
-            "name": type(self).__name__,
-            "settings": plain,
-            "table": self.table_.to_json(),
-            "target": self.target_.to_json(),
-            "named": hasattr(self, "feature_names_in_"),
-        }
+        return {"random_state": None, **plain}
 
     def _encoded_target(self, y: Any) -> np.ndarray:
         return self.target_.transform(self._checked_target(y))
@@ -286,6 +265,18 @@ class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
         y = _check_y(_checked_column(y), estimator=self)
         check_classification_targets(y)
         return pd.Series(y)
+
+
+ESTIMATORS: dict[Task, type[_BayesianEstimator]] = {
+    estimator._task: estimator for estimator in (BayesianRegressor, BayesianClassifier)
+}
+
+
+def _name_of(y: Any) -> str:
+    """What a column of targets is called, for tables that hold it beside the inputs."""
+    if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
+        return str(y.columns[0])
+    return str(y.name) if isinstance(y, pd.Series) and y.name is not None else "y"
 
 
 def _share_aside(holdout: Any, num_rows: int) -> float | None:

@@ -1,126 +1,97 @@
-"""A raw table made ready: rows split at random, columns as numbers, and the network that suits them."""
+"""From raw rows to a posterior, one way for the estimators and for the command: encoders, model, method, metadata.
+
+What is learned of a table is kept with the posterior, so a folder that one of the two has written is read by the other.
+"""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
-import pandas as pd
 
 from posterity.core.types import Task
+from posterity.inference import Method, fit
 from posterity.models.model import Model
-from posterity.tables.columns import PLAIN
-from posterity.tables.defaults import DEFAULT_DROPOUT, num_aside, table_model
+from posterity.posterior.posterior import Posterior
+from posterity.tables.defaults import DEFAULT_HIDDEN, table_method, table_model
 from posterity.tables.encoders import TableEncoder, TargetEncoder
 
-MAX_TEST_ROWS = 10_000
-MIN_ROWS = 10
-MANY_CLASSES = 10  # texts; from here on each must have two rows on average
+STORED = "table_code"  # the entry of a posterior's metadata
 
 
-class Prepared(NamedTuple):
-    """A table as numbers, split; the encoders know how to do the same to new rows."""
+@dataclass(frozen=True)
+class TableCode:
+    """How rows of one table become numbers, and the model that suits them."""
 
-    encoder: TableEncoder
-    target_encoder: TargetEncoder
-    train: tuple[np.ndarray, np.ndarray]
-    test: tuple[np.ndarray, np.ndarray]
-    aside: np.ndarray | None  # inputs for out-of-distribution p-values, neither trained nor tested on
-    frame: pd.DataFrame  # raw test inputs
-    remarks: tuple[str, ...]
+    inputs: TableEncoder
+    target: TargetEncoder
+    target_name: str = "y"
+    title: str = "table"  # what the table is called in reports
+    named: bool = True  # False: columns came without names, and are known by their place
+    settings: dict[str, Any] = field(default_factory=dict)  # of an estimator; where one is missing, its default holds
 
     @property
     def task(self) -> Task:
-        assert self.target_encoder.task is not None
-        return self.target_encoder.task
+        assert self.target.task is not None
+        return self.target.task
 
     @property
     def labels(self) -> tuple[str, ...]:
-        return tuple(map(str, self.target_encoder.labels))
+        return tuple(map(str, self.target.labels))
 
-    def model(self, method: str) -> Model:
-        """The network for this table; a target in numbers is predicted in its own units."""
-        dropout = DEFAULT_DROPOUT if method == "mc_dropout" else 0.0
-        if self.task == "classification":
-            return table_model(self.task, len(self.labels), dropout=dropout)
-        return table_model(self.task, dropout=dropout, shift=self.target_encoder.shift, scale=self.target_encoder.scale)
+    def model(
+        self,
+        method: Method | None = None,
+        *,
+        hidden: Sequence[int] = DEFAULT_HIDDEN,
+        prior: Any = None,
+        temperature: float = 1.0,
+    ) -> Model:
+        """The network for this table and method; a target in numbers is predicted in its own units."""
+        return table_model(
+            self.task,
+            len(self.target.labels) or None,
+            hidden=hidden,
+            prior=prior,
+            temperature=temperature,
+            dropout=0.0 if method is None else method.card.dropout,
+            shift=self.target.shift,
+            scale=self.target.scale,
+        )
 
-    def metadata(self, target: str, method: str, title: str) -> dict[str, Any]:
-        """What a store needs to take raw rows later: plain numbers and names."""
+    def fit(
+        self,
+        method: str | Method,
+        rows: tuple[np.ndarray, ...],
+        *,
+        effort: float = 1.0,
+        model: dict[str, Any] | None = None,
+        **options: Any,
+    ) -> Posterior:
+        """The posterior given encoded rows; `model` are settings of `model` above, `options` are those of `fit`."""
+        chosen = method if isinstance(method, Method) else table_method(method, len(rows[1]), effort=effort)
+        return fit(self.model(chosen, **model or {}), chosen, rows, metadata=self.metadata(), **options)
+
+    def metadata(self) -> dict[str, Any]:
+        """What a store keeps beside the posterior: plain numbers and names."""
         return {
-            "table": title,
-            "target": target,
-            "method": method,
-            "encoder": self.encoder.to_json(),
-            "target_encoder": self.target_encoder.to_json(),
+            STORED: {
+                "title": self.title,
+                "target_name": self.target_name,
+                "named": self.named,
+                "settings": self.settings,
+                "inputs": self.inputs.to_json(),
+                "target": self.target.to_json(),
+            }
         }
 
-
-def prepare(
-    frame: pd.DataFrame, target: str, *, task: Task | None = None, test_share: float = 0.2, seed: int = 0
-) -> Prepared:
-    """Split a table at random and turn its columns into numbers, learning how from the training rows alone."""
-    num_known = len(frame) - TargetEncoder.is_missing(frame[target]).sum()
-    if num_known < MIN_ROWS:
-        raise ValueError(f"Rows with a target: {num_known}; give at least {MIN_ROWS}.")
-    target_encoder = TargetEncoder(task).fit(frame[target])
-    frame = frame.loc[~target_encoder.is_missing(frame[target])].reset_index(drop=True)
-    _check_classes(target_encoder.labels, target, len(frame))
-    y, inputs = target_encoder.transform(frame[target]), frame.drop(columns=target)
-    assert target_encoder.task is not None
-    train, test, aside = _split(y, target_encoder.task, test_share, seed)
-    remarks = [*target_encoder.remarks, _split_remark(len(train), len(test), len(aside))]
-    if target_encoder.task == "regression":
-        target_encoder = TargetEncoder(target_encoder.task).fit(y[train])  # its scale too is learned from training rows
-    encoder = TableEncoder().fit(inputs.iloc[train], whole=inputs)
-    x = encoder.transform(inputs)
-    return Prepared(
-        encoder,
-        target_encoder,
-        (x[train], y[train]),
-        (x[test], y[test]),
-        x[aside] if len(aside) else None,
-        inputs.iloc[test].reset_index(drop=True),
-        (*remarks, *encoder.remarks),
-    )
-
-
-def _check_classes(labels: list[Any], target: str, num_rows: int) -> None:
-    """Refuse texts of which nearly every row has its own: prices with a sign, names."""
-    if len(labels) >= MANY_CLASSES and 2 * len(labels) > num_rows and isinstance(labels[0], str):
-        raise ValueError(
-            f"Column {target!r} holds {len(labels)} different texts in {num_rows} rows, for instance {labels[0]!r}: "
-            f"too many to be classes. If they stand for numbers, {PLAIN}; if they are classes, merge the rare ones."
-        )
-
-
-def _split_remark(num_train: int, num_test: int, num_held_out: int) -> str:
-    text = f"{num_train:,} rows are trained on"
-    if num_test:
-        text += f", {num_test:,} are tested on"
-    if num_held_out:
-        text += f", {num_held_out:,} are held out to calibrate out-of-distribution p-values"
-    return f"{text}."
-
-
-def _split(y: np.ndarray, task: Task, share: float, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Rows to train on, to test on and to set aside; of each class its share where it has rows enough."""
-    if not 0 <= share < 1:
-        raise ValueError(f"The share of test rows is {share}; it must be at least 0 and below 1, for instance 0.2.")
-    order = np.random.default_rng(seed).permutation(len(y))
-    if task == "classification":
-        # Rows of each class in random order, dealt out by turns: every stretch of `order` then has every class.
-        position = np.empty(len(y))
-        for label in np.unique(y):
-            members = order[y[order] == label]
-            position[members] = (np.arange(len(members)) + 0.5) / len(members)
-        # The last rows of `order` are tested on: a class of one row stays in training.
-        order = np.argsort(position, kind="stable")
-    num_test = min(round(share * len(y)), MAX_TEST_ROWS)
-    if share and num_test < 2:
-        raise ValueError(
-            f"A share of {share} leaves {num_test} of {len(y)} rows to test on; raise it, for instance to 0.2."
-        )
-    cuts = [len(y) - num_test - num_aside(len(y) - num_test, aloud=True), len(y) - num_test]
-    train, aside, test = np.split(order, cuts)
-    return np.sort(train), np.sort(test), np.sort(aside)
+    @classmethod
+    def of(cls, posterior: Posterior) -> TableCode | None:
+        """That of a posterior, None where it was not fitted to a table."""
+        stored = posterior.metadata.get(STORED)
+        if stored is None:
+            return None
+        encoders = TableEncoder.from_json(stored["inputs"]), TargetEncoder.from_json(stored["target"])
+        return cls(*encoders, stored["target_name"], stored["title"], stored["named"], stored["settings"])

@@ -2,57 +2,52 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from posterity.metrics import mean_over_rows
+from posterity.metrics import SCORES, mean_over_rows
 
 if TYPE_CHECKING:
     from posterity.tables.comparison import Comparison, Entry
 
-DISTANCE = {"classification": "total_variation", "regression": "wasserstein"}
 MIN_TEST_ROWS = 20  # fewer tell methods apart by chance
-POINTS = ("mle", "map")  # they know nothing of their ignorance
 TRUSTED = ("good", "usable", "independent")  # of the verdicts on chains
-UNIT = {"classification": "of probability in total variation", "regression": "of HMC's predictive standard deviation"}
 
 
-def verdict(comparison: Comparison) -> list[str]:
-    """What the numbers of a comparison say: is HMC to be believed, who is near it, who predicts best, what to use."""
+class Ruling(NamedTuple):
+    """What the numbers say, in sentences, and the entry to use, if they say so."""
+
+    sentences: tuple[str, ...]
+    recommended: Entry | None
+
+
+def rule(comparison: Comparison, reference: str) -> Ruling:
+    """Is the reference, called so, to be believed; who is near it, who predicts best, what to use."""
     if not comparison.entries:
-        return ["No method came to an end, so there is nothing to compare."]
-    top, best = _top(comparison), _best(comparison)
-    told = [*_on_hmc(comparison), *_on_scores(top, best)]
-    if _has_few_rows(comparison):
-        few = f"{len(comparison.test[1])} test rows are too few to say which method to use"
-        return [*told, f"{few}: give at least {MIN_TEST_ROWS}, by more rows or a larger --test-share."]
-    return [*told, *_on_coverage(comparison), _advice(top, best, recommended(comparison))]
+        return Ruling(("No method came to an end, so there is nothing to compare.",), None)
+    top = min(comparison.entries, key=lambda entry: entry.scores["nll"].value)
+    best = _best(comparison, top)
+    lines = [*_on_reference(comparison, reference), *_on_scores(top, best)]
+    if (num_rows := len(comparison.test[1])) < MIN_TEST_ROWS:
+        few = f"{num_rows} test rows are too few to say which method to use"
+        return Ruling((*lines, f"{few}: give at least {MIN_TEST_ROWS}, by more rows or a larger --test-share."), None)
+    chosen = _recommended(best)
+    return Ruling((*lines, *_on_coverage(comparison), _advice(top, best, chosen)), chosen)
 
 
-def recommended(comparison: Comparison) -> Entry | None:
+def _recommended(best: list[Entry]) -> Entry | None:
     """The quickest of the best that knows its ignorance; a point estimate only where no other can be trusted.
 
-    None where test rows are too few to choose by, or where none of the best has chains that agree.
+    None where none of the best has chains that agree.
     """
-    if not comparison.entries or _has_few_rows(comparison):
-        return None
-    trusted = [entry for entry in _best(comparison) if entry.convergence in TRUSTED]
-    knowing = [entry for entry in trusted if entry.name not in POINTS]
+    trusted = [entry for entry in best if entry.convergence in TRUSTED]
+    knowing = [entry for entry in trusted if not entry.card.is_point]
     return min(knowing or trusted, key=lambda entry: entry.seconds, default=None)
 
 
-def _has_few_rows(comparison: Comparison) -> bool:
-    return len(comparison.test[1]) < MIN_TEST_ROWS
-
-
-def _top(comparison: Comparison) -> Entry:
-    return min(comparison.entries, key=lambda entry: entry.scores["nll"].value)
-
-
-def _best(comparison: Comparison) -> list[Entry]:
+def _best(comparison: Comparison, top: Entry) -> list[Entry]:
     """The one of the best score, and those that the test rows cannot tell from it."""
-    top = _top(comparison)
     return [entry for entry in comparison.entries if entry is top or _ties(entry, top, comparison.test[1])]
 
 
@@ -66,34 +61,37 @@ def _ties(entry: Entry, top: Entry, y: np.ndarray) -> bool:
     return behind.value <= 2 * behind.standard_error or behind.value <= 0
 
 
-def _on_hmc(comparison: Comparison) -> list[str]:
+def _on_reference(comparison: Comparison, reference: str) -> list[str]:
     trust = comparison.settings.get("reference")
     if trust is None:
-        return ["Without HMC there is no referee: scores tell who predicts well, not who is right."]
-    name = DISTANCE[comparison.task]
-    others = [entry for entry in comparison.entries if name in entry.referee]
-    lines = [_trust_line(trust)]
+        return [f"Without {reference} there is no referee: scores tell who predicts well, not who is right."]
+    lines = [_trust_line(trust, reference)]
+    others = [entry for entry in comparison.entries if entry.referee]
     if others:
-        nearest = min(others, key=lambda entry: entry.referee[name].value)
-        farthest = max(others, key=lambda entry: entry.referee[name].value)
-        line = f"Nearest to HMC is {nearest.label}, {nearest.referee[name]} {UNIT[comparison.task]} away"
+        score = next(SCORES[name] for name in others[0].referee if SCORES[name].best == "low")
+        apart = [(entry.label, entry.referee[score.name]) for entry in others]
+        nearest, farthest = min(apart, key=lambda one: one[1].value), max(apart, key=lambda one: one[1].value)
+        how_far = f"{nearest[1]} {score.unit.format(reference)} away in {score.label}"
+        line = f"Nearest to {reference} is {nearest[0]}, {how_far}"
         if farthest is not nearest:
-            line += f"; farthest is {farthest.label}, {farthest.referee[name].value:.2g}"
-        own = trust["own_distance"].get(name)
-        lines.append(f"{line}.")
-        if own:
-            lines[-1] += f" HMC's own halves are {own[0]:.2g} apart: smaller distances cannot be told from chance."
+            line += f"; farthest is {farthest[0]}, {farthest[1].value:.2g}"
+        own = trust["own_distance"].get(score.name)
+        halves = f"{reference}'s own halves are"
+        told = f" {halves} {own[0]:.2g} apart: smaller distances cannot be told from chance." if own else ""
+        lines.append(f"{line}.{told}")
     return lines
 
 
-def _trust_line(trust: dict[str, Any]) -> str:
+def _trust_line(trust: dict[str, Any], reference: str) -> str:
     r_hat = "" if trust["r_hat"] is None else f" (its largest R-hat is {trust['r_hat']:.3g})"
+    seen = f"test row looked at{r_hat}."
     told = {
-        "good": f"HMC can be trusted as the referee: its chains agree at every test row looked at{r_hat}.",
-        "usable": f"HMC is usable as the referee: its chains agree at nearly every test row looked at{r_hat}.",
+        "good": f"{reference} can be trusted as the referee: its chains agree at every {seen}",
+        "usable": f"{reference} is usable as the referee: its chains agree at nearly every {seen}",
     }.get(
         trust["verdict"],
-        f"HMC has not converged{r_hat}: do not take distances from it for errors. Give it time: --budget, or --effort.",
+        f"{reference} has not converged{r_hat}: do not take distances from it for errors. Give it time: --budget, or "
+        "--effort.",
     )
     return " ".join([told, *trust.get("doubts", ())])
 

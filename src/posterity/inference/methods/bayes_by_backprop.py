@@ -24,6 +24,7 @@ import jax.numpy as jnp
 from posterity.core import pytrees, records
 from posterity.core.checks import check_positive, check_whole
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.descent import Descent, DescentState, descend, mean_negative_log_likelihood
 from posterity.inference.methods.method import Result
 from posterity.models.model import Model, weighted_sum
@@ -55,6 +56,21 @@ class FreeEnergy(NamedTuple):
 @records.record
 class BayesByBackprop(Descent):
     """Mean-field variational inference: the independent Gaussians nearest to the posterior in KL(q || posterior)."""
+
+    card = Card(
+        name="bayes_by_backprop",
+        label="Bayes by Backprop",
+        what="One independent Gaussian for each weight, by the ELBO.",
+        when="Pruning, or one pass over large data; too sure between data.",
+        reference="Blundell et al. 2015",
+        ignorance="in part: too sure far from the data",
+        cost="2-3",
+        colour="purple",
+        line="-",
+        marker="D",
+        settings=lambda size: size.descent(5_000),
+        compared=True,
+    )
 
     _: dataclasses.KW_ONLY
     num_samples: int = 1  # draws of the weights per step

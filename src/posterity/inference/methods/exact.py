@@ -24,6 +24,7 @@ from posterity.core import pytrees, records
 from posterity.core.devices import jit_once
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.method import Method, Result
 from posterity.models.likelihoods import Gaussian
 from posterity.models.model import Model
@@ -48,6 +49,20 @@ class ExactInfo(NamedTuple):
 @records.record
 class Exact(Method):
     """The posterior in closed form: a network affine in its weights, Gaussian(scale), a Gaussian prior."""
+
+    card = Card(
+        name="exact",
+        label="Exact",
+        what="The closed form.",
+        when="Networks that are linear in their weights only; not for the tables here.",
+        reference="Bishop 2006",
+        ignorance="exact",
+        cost="a matrix",
+        colour="ink",
+        line=":",
+        marker="*",
+        for_tables=False,
+    )
 
     _: dataclasses.KW_ONLY
     start: Any = records.host(default=None)  # only the weights held fixed matter

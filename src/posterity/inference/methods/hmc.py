@@ -26,6 +26,7 @@ from posterity.core import pytrees, records
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.density import Density
 from posterity.inference.methods.hamiltonian import (
     BOLDNESS,
@@ -58,6 +59,24 @@ class HMCState(NamedTuple):
 @records.record
 class HMC(Hamiltonian):
     """Full-batch HMC: the reference for all other methods. Draws are repeated where a proposal is rejected."""
+
+    card = Card(
+        name="hmc",
+        label="HMC",
+        what="Hamiltonian Monte Carlo on all rows.",
+        when="The referee: the posterior itself, given time.",
+        reference="Neal 2011",
+        ignorance="right once converged",
+        cost="10 to 10,000",
+        colour="ink",
+        line="-",
+        marker="o",
+        settings=lambda size: {"num_draws": size.count(100), "num_burn_in": size.count(50, 20), "max_leapfrog": 500},
+        share=8,
+        gradients=lambda method: float(method.max_leapfrog),
+        is_sampler=True,
+        compared=True,
+    )
 
     num_draws: int = records.host(default=100)  # kept, per chain
     _: dataclasses.KW_ONLY

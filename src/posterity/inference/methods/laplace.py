@@ -24,6 +24,7 @@ from posterity.core.checks import check_whole
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.data.batches import num_batches
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.curvature import (
     Curvature,
     empty_diagonal,
@@ -64,6 +65,21 @@ class Laplace(Method):
 
     With several chains, as from start=DeepEnsemble(), the posterior is the equal mixture of Gaussians at their modes.
     """
+
+    card = Card(
+        name="laplace",
+        label="Laplace",
+        what="A Gaussian around the most probable weights.",
+        when="The first to try: quick, and honest near the data.",
+        reference="MacKay 1992",
+        ignorance="that of one mode",
+        cost="1 + a pass",
+        colour="green",
+        line="-",
+        marker="P",
+        settings=lambda size: {"start": MAP(**size.descent(2_000)), "tune": ("prior",), "num_rounds": 3},
+        compared=True,
+    )
 
     _: dataclasses.KW_ONLY
     start: Any = records.host(default=MAP())  # finds the mode: a method, a Posterior, or trained weights

@@ -30,6 +30,7 @@ from posterity.core.checks import check_whole
 from posterity.core.devices import jit_once
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params
 from posterity.data.arrays import Dataset
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.descent import Descent, DescentState, descend, loss_parts, mean_negative_log_likelihood
 from posterity.inference.methods.method import Result
 from posterity.models.model import Model, weighted_sum
@@ -49,6 +50,22 @@ class DropoutVariables(NamedTuple):
 @records.record
 class MCDropout(Descent):
     """Dropout on, in training and in prediction. The network says where: mlp(..., dropout=0.1)."""
+
+    card = Card(
+        name="mc_dropout",
+        label="MC dropout",
+        what="Dropout left on when predicting.",
+        when="A network that is trained with dropout anyway.",
+        reference="Gal & Ghahramani 2016",
+        ignorance="with a fixed rate it does not shrink with data",
+        cost="1",
+        colour="orange",
+        line="-",
+        marker="s",
+        settings=lambda size: size.descent(5_000),
+        dropout=0.1,
+        compared=True,
+    )
 
     _: dataclasses.KW_ONLY
     num_masks: int = 1  # for each datum and step of training

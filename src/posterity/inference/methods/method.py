@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
 from posterity.core.types import Array, Family, Kernel, Params, Phase
 from posterity.data.arrays import Dataset
+from posterity.inference.methods.card import Card
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 
@@ -36,6 +37,7 @@ class Method:
     initialisation.
     """
 
+    card: ClassVar[Card] = Card()  # what people need to know of it; a method offered by name has one of its own
     start: Any = None
     default_chains: int = 1
     targets_temperature: bool = True  # False: a point estimate, or another objective than the tempered posterior

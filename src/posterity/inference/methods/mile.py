@@ -35,6 +35,7 @@ from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.inference.methods import hamiltonian
 from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.density import plain
 from posterity.inference.methods.hamiltonian import DIVERGENCE, check_target_acceptance
 from posterity.inference.methods.point import DeepEnsemble
@@ -88,6 +89,28 @@ class Point(NamedTuple):
 @records.record
 class MILE(Sampler):
     """Microcanonical Langevin ensembles: one chain from each member, all in one program."""
+
+    card = Card(
+        name="mile",
+        label="MILE",
+        what="A microcanonical sampler from each member of an ensemble.",
+        when="Nearly HMC's answer in less time.",
+        reference="Sommer et al. 2025",
+        ignorance="right up to a small error of the step size; none if adjusted",
+        cost="5-50",
+        colour="brown",
+        line="-",
+        marker="s",
+        settings=lambda size: {
+            "num_draws": size.count(100),
+            "num_burn_in": size.count(1_000, 100),
+            "thin": 5,
+            "start": DeepEnsemble(**size.descent(3_000), num_members=6),
+        },
+        share=4,
+        is_sampler=True,
+        compared=True,
+    )
 
     num_draws: int = records.host(default=500)  # kept, per member
     _: dataclasses.KW_ONLY

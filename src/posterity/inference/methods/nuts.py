@@ -24,6 +24,7 @@ from jax.flatten_util import ravel_pytree
 from posterity.core import pytrees, records
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.density import Density
 from posterity.inference.methods.hamiltonian import (
     Hamiltonian,
@@ -62,6 +63,23 @@ class NUTSState(NamedTuple):
 @records.record
 class NUTS(Hamiltonian):
     """HMC that chooses the length of each trajectory and adapts a diagonal mass matrix in warm-up."""
+
+    card = Card(
+        name="nuts",
+        label="NUTS",
+        what="HMC that chooses its own trajectory length.",
+        when="Few weights; when HMC's defaults do not fit.",
+        reference="Hoffman & Gelman 2014",
+        ignorance="right once converged",
+        cost="10 to 10,000",
+        colour="ink",
+        line="--",
+        marker="s",
+        settings=lambda size: {"num_draws": size.count(200), "num_burn_in": size.count(200, 50), "max_depth": 8},
+        share=8,
+        gradients=lambda method: 2.0**method.max_depth,
+        is_sampler=True,
+    )
 
     num_draws: int = records.host(default=1_000)  # kept, per chain
     _: dataclasses.KW_ONLY

@@ -19,6 +19,7 @@ from posterity.core import records
 from posterity.core.checks import check_whole
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params
 from posterity.data.arrays import Dataset
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.descent import Descent, DescentState, descend, loss_parts, mean_negative_log_likelihood
 from posterity.inference.methods.method import Result
 from posterity.models.model import Model, weighted_sum
@@ -40,6 +41,21 @@ class PointEstimate(Descent):
 class MAP(PointEstimate):
     """The weights that maximise the tempered joint density."""
 
+    card = Card(
+        name="map",
+        label="MAP",
+        what="The most probable weights.",
+        when="A baseline that is regularised; the start of other methods.",
+        reference="MacKay 1992",
+        ignorance="none",
+        cost="1",
+        line="--",
+        marker="^",
+        settings=lambda size: size.descent(2_000),
+        is_point=True,
+        compared=True,
+    )
+
     def kernel(self, model: Model) -> Kernel:
         return _map_kernel(self, model)
 
@@ -47,6 +63,21 @@ class MAP(PointEstimate):
 @records.record
 class MLE(PointEstimate):
     """The weights that maximise the likelihood: MAP under a flat prior."""
+
+    card = Card(
+        name="mle",
+        label="MLE",
+        what="The weights that fit the data best.",
+        when="A baseline. It overfits, and knows nothing of its ignorance.",
+        reference="Fisher 1922",
+        ignorance="none",
+        cost="1",
+        line=":",
+        marker="v",
+        settings=lambda size: size.descent(2_000),
+        is_point=True,
+        compared=True,
+    )
 
     uses_prior = False
 
@@ -59,6 +90,21 @@ class MLE(PointEstimate):
 @records.record
 class DeepEnsemble(PointEstimate):
     """MAP from several starts in one program; `anchored` members are drawn to a sample of the prior each."""
+
+    card = Card(
+        name="deep_ensemble",
+        label="Deep ensemble",
+        what="Several networks from several starts.",
+        when="Good predictions with little thought.",
+        reference="Lakshminarayanan et al. 2017",
+        ignorance="as far as its members differ",
+        cost="3-4 for ten, in one program",
+        colour="blue",
+        line="-",
+        marker="o",
+        settings=lambda size: {**size.descent(2_000), "num_members": 10},
+        compared=True,
+    )
 
     num_members: int = 5  # type: ignore[override]
     _: dataclasses.KW_ONLY

@@ -35,6 +35,7 @@ import jax.numpy as jnp
 
 from posterity.core import pytrees, records
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.method import explicit_batch_size
 from posterity.inference.methods.sampler import Sampler, check_counts, check_positive
 from posterity.models.model import Model
@@ -101,10 +102,48 @@ class Langevin(Sampler):
 class SGLD(Langevin):
     """Stochastic-gradient Langevin dynamics."""
 
+    card = Card(
+        name="sgld",
+        label="SGLD",
+        what="Langevin dynamics on minibatches.",
+        when="Many rows; slower to mix than SGHMC.",
+        reference="Welling & Teh 2011",
+        ignorance="right up to an error of the step size",
+        cost="5-50",
+        colour="gold",
+        line=":",
+        marker="v",
+        settings=lambda size: {
+            "num_draws": size.count(250),
+            "num_burn_in": size.count(5_000, 100),
+            "thin": 20,
+            "preconditioner": "rmsprop",
+        },
+        share=4,
+        is_sampler=True,
+    )
+
 
 @records.record
 class SGHMC(Langevin):
     """Stochastic-gradient HMC: SGD with momentum, and noise. The momentum is never redrawn; friction wears it off."""
+
+    card = Card(
+        name="sghmc",
+        label="SGHMC",
+        what="Hamiltonian dynamics on minibatches.",
+        when="Many rows, when a sampler is wanted.",
+        reference="Chen et al. 2014",
+        ignorance="right up to an error of the step size",
+        cost="5-50",
+        colour="gold",
+        line="-",
+        marker="^",
+        settings=lambda size: {"num_draws": size.count(250), "num_burn_in": size.count(5_000, 100), "thin": 20},
+        share=4,
+        is_sampler=True,
+        compared=True,
+    )
 
     _: dataclasses.KW_ONLY
     learning_rate: float = records.traced(
@@ -124,6 +163,27 @@ BASES: dict[str, type[Langevin]] = {"sgld": SGLD, "sghmc": SGHMC}
 @records.record
 class Cyclical(Sampler):
     """A cosine learning rate that starts anew each cycle, around SGLD or SGHMC: explore, then sample."""
+
+    card = Card(
+        name="cyclical",
+        label="Cyclical SGHMC",
+        what="SGHMC whose step size comes and goes.",
+        when="Many rows and several modes.",
+        reference="Zhang et al. 2020",
+        ignorance="of the modes visited",
+        cost="5-50",
+        colour="gold",
+        line="--",
+        marker="D",
+        settings=lambda size: {
+            "base": "sghmc",
+            "num_cycles": size.count(8),
+            "cycle_length": 2_000,
+            "draws_per_cycle": 20,
+        },
+        share=4,
+        is_sampler=True,
+    )
 
     base: Any = records.traced(default="sgld")
     # "sgld", "sghmc", or e.g. SGHMC(learning_rate=...), whose learning rate begins each cycle and whose batch size,

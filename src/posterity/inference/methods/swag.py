@@ -21,6 +21,7 @@ from posterity.core import pytrees, records
 from posterity.core.checks import check_whole
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.batches import num_batches
+from posterity.inference.methods.card import Card
 from posterity.inference.methods.descent import Descent
 from posterity.inference.methods.method import Result
 from posterity.inference.methods.point import MAP
@@ -49,6 +50,25 @@ class SWAGState(NamedTuple):
 @records.record
 class SWAG(Descent):
     """A Gaussian fitted to the snapshots of SGD around an optimum; several chains give multi-SWAG."""
+
+    card = Card(
+        name="swag",
+        label="SWAG",
+        what="A Gaussian of the path of gradient descent.",
+        when="A large network that is trained by SGD already.",
+        reference="Maddox et al. 2019",
+        ignorance="as wide as the noise of SGD",
+        cost="1.5-2",
+        colour="red",
+        line="-",
+        marker="X",
+        settings=lambda size: {
+            "start": MAP(**size.descent(2_000)),
+            "num_steps": size.count(1_000, 40),
+            "snapshot_every": size.count(20, 2),
+            "batch_size": size.batch_size,
+        },
+    )
 
     _: dataclasses.KW_ONLY
     learning_rate: Any = records.traced(default=1e-3)  # constant: its size sets the width of the Gaussian

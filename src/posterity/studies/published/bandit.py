@@ -30,7 +30,7 @@ from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params
 from posterity.datasets import load
 from posterity.inference.methods import bayes_by_backprop
 from posterity.inference.methods.descent import Descent
-from posterity.plots.style import CYCLE, name_axes, style
+from posterity.plots.palette import CYCLE, name_axes, style
 from posterity.studies.rows import Row
 from posterity.studies.study import StudyLog, mean_and_error
 

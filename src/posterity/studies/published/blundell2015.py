@@ -42,7 +42,7 @@ from posterity.data.batches import num_batches
 from posterity.datasets import Loaded, load
 from posterity.inference.methods.descent import Descent
 from posterity.models.priors import Flat
-from posterity.plots.style import DATA, IGNORANCE, LINE, name_axes, style
+from posterity.plots.palette import DATA, IGNORANCE, LINE, name_axes, style
 from posterity.posterior.pruning import prune
 from posterity.studies.published import bandit
 from posterity.studies.rows import Row

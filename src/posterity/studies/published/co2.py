@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 
 from posterity import Gaussian, MCDropout, Model, Normal, fit, mlp
 from posterity.datasets import load
-from posterity.plots.style import DATA, IGNORANCE, LINE, MUTED, name_axes, style
+from posterity.plots.palette import DATA, IGNORANCE, LINE, MUTED, name_axes, style
 from posterity.studies.rows import Row
 from posterity.studies.study import Size, StudyLog
 

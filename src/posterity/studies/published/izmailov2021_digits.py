@@ -44,7 +44,7 @@ from posterity import (
 )
 from posterity import prior as make_prior
 from posterity.datasets import load as load_data
-from posterity.inference import Method
+from posterity.inference import METHODS, Method
 from posterity.metrics import evaluate
 from posterity.posterior.audit import Referee, own_distance
 from posterity.posterior.posterior import Posterior
@@ -52,7 +52,6 @@ from posterity.storage.codec import StoreError
 from posterity.studies.published import ood
 from posterity.studies.rows import Row
 from posterity.studies.study import StudyLog
-from posterity.tables.comparison import LABELS
 
 PUBLISHED = {  # agreement and total variation with HMC on CIFAR-10, with their standard errors
     "hmc": ((0.9401, 0.0025), (0.074, 0.003)),
@@ -200,7 +199,7 @@ def _plain(estimates: dict[str, Any]) -> dict[str, Any]:
 
 
 def _rows(name: str, found: dict[str, Any], chosen: dict[str, Any], more: str = "") -> list[Row]:
-    label = f"digits, {LABELS[name]}"
+    label = f"digits, {METHODS[name].card.label}"
     remark = f"{chosen['rows']} digits, {chosen['test_rows']} tested, the prior's width chosen after scores of them"
     if name == "hmc":
         share = 100 * found["share_r_hat_under_1.1"]

@@ -39,13 +39,12 @@ from posterity import (
 )
 from posterity import load as load_posterior
 from posterity.datasets import Loaded, load
-from posterity.inference import Method
+from posterity.inference import METHODS, Method
 from posterity.networks import cnn_lstm
 from posterity.posterior.posterior import Posterior
 from posterity.studies.bars import bars
 from posterity.studies.rows import Row
 from posterity.studies.study import Size, StudyLog, published_file
-from posterity.tables.comparison import LABELS
 
 TITLE = "Reviews by a convolutional LSTM"
 REFERENCE = (
@@ -60,7 +59,8 @@ PUBLISHED = {  # accuracy, log-likelihood, calibration error
     "sgld": (0.861, -0.318, 0.007),
     "bayes_by_backprop": (0.854, -0.347, 0.037),
 }
-NAMES = LABELS | {"map": "MAP (SGD there)", "early_map": "MAP, stopped early"}
+NAMES = {name: method.card.label for name, method in METHODS.items()}
+NAMES |= {"map": "MAP (SGD there)", "early_map": "MAP, stopped early"}
 BY_HELD_OUT = ", as many as held-out training reviews were predicted best after"
 THEIRS = {
     "map": " of Adam, 500 of SGD there",

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 from posterity import HMC, MAP, Gaussian, Model, Normal, fit, mlp, plots
 from posterity.metrics import convergence
-from posterity.plots.style import INK, LINE, MUTED, name_axes, style
+from posterity.plots.palette import INK, LINE, MUTED, name_axes, style
 from posterity.posterior.posterior import Posterior
 from posterity.studies.needs import TOY_DATA, TOY_TRACE, published_file
 from posterity.studies.rows import Row

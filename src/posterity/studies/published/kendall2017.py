@@ -19,13 +19,16 @@ from posterity import HMC, MAP, HeteroscedasticGaussian, MCDropout, Model, Noisy
 from posterity.studies.published import kendall2017_pixels as pixels
 from posterity.studies.rows import Row
 from posterity.studies.study import Size, StudyLog
-from posterity.tables.comparison import LABELS
 
 TITLE = "Noise and ignorance, told apart"
 LEFT_OUT = "CamVid, NYU and Make3D, for which digits over textures stand in"
 REFERENCE = "Kendall & Gal 2017, What uncertainties do we need in Bayesian deep learning for computer vision?"
 METHODS = ("hmc", "fixed dropout", "learned dropout")
-NAMES = {"hmc": LABELS["hmc"], "fixed dropout": "MC dropout, fixed rate", "learned dropout": "MC dropout, learned rate"}
+NAMES = {
+    "hmc": HMC.card.label,
+    "fixed dropout": "MC dropout, fixed rate",
+    "learned dropout": "MC dropout, learned rate",
+}
 MISPLACED = {
     "fixed dropout": "units are dropped alike everywhere: the spread follows the size of the function, not the data",
     "learned dropout": "the rate that was learned is close to 0, which leaves next to no spread anywhere",

@@ -36,7 +36,6 @@ from posterity.networks import unet
 from posterity.prediction.prediction import Prediction
 from posterity.studies.rows import Row
 from posterity.studies.study import Size, StudyLog, save_picture
-from posterity.tables.comparison import LABELS
 
 SIDE, DIGIT = 32, 14  # pixels of an image and of a digit, which is averaged over 2x2
 UNSEEN, CONFUSED, TAKEN_FOR = 7, 3, 8
@@ -46,7 +45,7 @@ HEIGHT = 0.4  # of a digit of brightness 1
 BACKGROUND = 10  # the class after the ten digits
 NOISE = (0.02, 0.2)  # of a depth, left and right
 TASKS = ("segmentation", "depth")
-METHODS = ("mc_dropout", "deep_ensemble")
+METHODS = {method.card.name: method for method in (MCDropout, DeepEnsemble)}
 CHOSEN = "width, rate of dropout and the places as inputs chosen after test images had been scored without them"
 MISPLACED = "the spread of its outputs is no larger on what was not seen"
 UNTRAINED = "as many steps for either number of images: members differ by how far their training came"
@@ -209,7 +208,7 @@ def _by_place(task: str, test: Scenes, prediction: Prediction) -> dict[str, Any]
 
 def _rows(task: str, method: str, found: dict[int, dict[str, Any]], steps: int) -> list[Row]:
     most = found[max(found)]
-    name = f"pixels, {task}, {LABELS[method]}"
+    name = f"pixels, {task}, {METHODS[method].card.label}"
     noise = most["noise where added"] / most["noise elsewhere"]
     ignorance = most["ignorance where unseen"] / most["ignorance where seen"]
     unit = "nats" if task == "segmentation" else "variance"

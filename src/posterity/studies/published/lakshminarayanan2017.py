@@ -30,7 +30,7 @@ from matplotlib.figure import Figure
 from posterity import Categorical, DeepEnsemble, Flat, Model, fit, likelihood, mlp
 from posterity.data.batches import num_batches
 from posterity.datasets import load
-from posterity.plots.style import CYCLE
+from posterity.plots.palette import CYCLE
 from posterity.studies.published import uci
 from posterity.studies.rows import Row
 from posterity.studies.study import Size, StudyLog, mean_and_error

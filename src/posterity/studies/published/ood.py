@@ -35,12 +35,11 @@ from posterity import (
 )
 from posterity import prior as make_prior
 from posterity.datasets import load
-from posterity.inference import Method
+from posterity.inference import METHODS, Method
 from posterity.networks import lenet
 from posterity.prediction.prediction import Prediction
 from posterity.studies.rows import Row
 from posterity.studies.study import Size, StudyLog, mean_and_error
-from posterity.tables.comparison import LABELS
 
 TITLE = "Unfamiliar images: digits against clothes and letters"
 REFERENCE = (
@@ -73,7 +72,6 @@ STILL = (
 )
 ELSEWHERE = "published: mean over other unfamiliar sets"
 TUNED = "; it is their LA*, with every choice tuned; ours is the last layer's, with none tuned"
-POINTS = ("mle", "map")  # one weight vector: no mutual information
 
 
 def settings(size: Size) -> dict[str, Any]:
@@ -184,7 +182,7 @@ def run_method(name: str, chosen: dict[str, Any]) -> dict[str, Any]:
     data, count = load("mnist"), chosen["test_rows"]
     train = (scaled(data.x_train[: chosen["rows"]]), data.y_train[: chosen["rows"]])
     method = methods(chosen)[name]
-    chains = None if name in ("deep_ensemble", *POINTS) else 1
+    chains = None if name == "deep_ensemble" or METHODS[name].card.is_point else 1
     posterior = fit(build(chosen, name), method, train, chains=chains, seed=chosen["seed"], progress=False)
     draws = None if posterior.family.num_draws else chosen["draws"]
 
@@ -221,7 +219,7 @@ def scaled(images: np.ndarray) -> np.ndarray:
 
 
 def _rows(name: str, found: dict[str, Any], remark: str) -> list[Row]:
-    label = LABELS[name]
+    label = METHODS[name].card.label
     rows = [Row(f"{label}: test error on MNIST", *found["error"], remark=remark)]
     for area in areas_of(found):
         published = PUBLISHED.get(name) if area.endswith("maximum probability") else None

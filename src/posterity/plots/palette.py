@@ -13,6 +13,9 @@ import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
 
+from posterity.inference import METHODS
+from posterity.inference.methods.card import Card
+
 PANEL = (3.6, 2.7)  # inches: three side by side on a desk, one on a phone, with letters that stay readable
 
 
@@ -44,24 +47,6 @@ INK, MUTED, FAINT = (PALETTE[name].light for name in ("ink", "muted", "faint"))
 NOISE, IGNORANCE, LINE, DATA = (PALETTE[name].light for name in ("noise", "ignorance", "line", "data"))
 CYCLE = tuple(PALETTE[name].light for name in ("blue", "orange", "green", "purple", "red", "gold", "brown", "muted"))
 MARKERS = "o^sDvP*X"
-
-# Relatives share a colour and differ by the line; the samplers that others are judged by are drawn in ink.
-METHOD_STYLES = {
-    "mle": ("muted", ":", "v"),
-    "map": ("muted", "--", "^"),
-    "mc_dropout": ("orange", "-", "s"),
-    "bayes_by_backprop": ("purple", "-", "D"),
-    "deep_ensemble": ("blue", "-", "o"),
-    "laplace": ("green", "-", "P"),
-    "swag": ("red", "-", "X"),
-    "exact": ("ink", ":", "*"),
-    "hmc": ("ink", "-", "o"),
-    "nuts": ("ink", "--", "s"),
-    "sgld": ("gold", ":", "v"),
-    "sghmc": ("gold", "-", "^"),
-    "cyclical": ("gold", "--", "D"),
-    "mile": ("brown", "-", "s"),
-}
 
 SETTINGS: Any = {
     "font.size": 9,
@@ -96,12 +81,16 @@ def style() -> AbstractContextManager[None]:
 
 def method_style(name: str) -> dict[str, Any]:
     """Colour and line of a method, by its key in METHODS: keywords for the curves below."""
-    colour, line, _ = METHOD_STYLES.get(name, ("muted", "-.", "."))
-    return {"color": PALETTE[colour].light, "linestyle": line}
+    card = _card(name)
+    return {"color": PALETTE[card.colour].light, "linestyle": card.line}
 
 
 def method_marker(name: str) -> str:
-    return METHOD_STYLES.get(name, ("muted", "-.", "."))[2]
+    return _card(name).marker
+
+
+def _card(name: str) -> Card:
+    return METHODS[name].card if name in METHODS else Card()
 
 
 def new_axes(axes: Any = None, size: tuple[float, float] = PANEL) -> Any:
