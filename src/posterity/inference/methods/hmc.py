@@ -71,9 +71,10 @@ class HMC(Hamiltonian):
         colour="ink",
         line="-",
         marker="o",
-        settings=lambda size: {"num_draws": size.count(100), "num_burn_in": size.count(50, 20), "max_leapfrog": 500},
+        settings=lambda size: {"num_draws": size.count(100), "num_burn_in": size.count(50, 20)},
         share=8,
         gradients=lambda method: float(method.max_leapfrog),
+        until="good",
         is_sampler=True,
         compared=True,
     )
@@ -86,7 +87,7 @@ class HMC(Hamiltonian):
     # mean of all widths; weight i moves r_i = s_i / s times as far. None: adapted in burn-in to `target_acceptance`.
     trajectory_length: float | None = records.traced(default=None)
     # In the same units. None: (pi / 2) s. Given where a prior has no finite variance: unit mass for every weight.
-    jitter: float = records.traced(default=0.2)
+    jitter: float = records.traced(default=0.5)
     # Trajectories are stretched by factors spread evenly over [1 - jitter, 1 + jitter], or they can resonate; 0 repeats
     # a published run. The factor depends on the step alone: chains of one step size run side by side without waiting.
     target_acceptance: float = records.traced(default=0.8)
@@ -104,7 +105,7 @@ class HMC(Hamiltonian):
         check_positive(self, "step_size", "trajectory_length")
         check_target_acceptance(self)
         if not 0 <= self.jitter < 1:
-            raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.2 is usual, 0 switches it off.")
+            raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.5 is usual, 0 switches it off.")
         check_adaptation(self, "num_burn_in", 50)
         check_head(self)
 

@@ -78,6 +78,7 @@ class NUTS(Hamiltonian):
         settings=lambda size: {"num_draws": size.count(200), "num_burn_in": size.count(200, 50), "max_depth": 8},
         share=8,
         gradients=lambda method: 2.0**method.max_depth,
+        until="good",
         is_sampler=True,
     )
 
