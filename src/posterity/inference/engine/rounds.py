@@ -19,6 +19,7 @@ import numpy as np
 from posterity.core import records
 from posterity.inference.engine.job import Run, ScheduledPhase, Session, Until
 from posterity.inference.engine.program import begin
+from posterity.metrics.convergence import MIN_DRAWS
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.trace import Trace
 
@@ -48,7 +49,7 @@ def sample_until(
     go_on: Runner,
 ) -> Run:
     """Further rounds of a run whose planned phases are over, until `judge` finds the goal reached."""
-    most = MAX_GROWTH * planned[-1].phase.num_steps
+    most, before = MAX_GROWTH * planned[-1].phase.num_steps, run
     while not run.progress.ended:
         found = judge(run)
         if RANKS.get(found.verdict, 0) >= RANKS[goal]:
@@ -57,7 +58,7 @@ def sample_until(
         if lengths[-1] >= most:
             return run.note(f"{lengths[-1]} steps of sampling did not make it {goal}: {found.missing} is missing")
         if found.missing == "burn-in":
-            lengths = (2 * lengths[0], *(here.phase.num_steps for here in planned[1:]))
+            lengths, before = (2 * lengths[0], *(here.phase.num_steps for here in planned[1:])), run
             run = _begin_again(session, lengthened(planned, lengths), run, lengths)
         else:
             lengths = (*lengths[:-1], _longer(found, lengths[-1], planned[-1].phase.thin))
@@ -65,6 +66,9 @@ def sample_until(
         phases = lengthened(planned, lengths)
         session.bar.extend(phases[-1].last_step)
         run = go_on(phases, run)
+    if run.history().is_draw.sum() < MIN_DRAWS <= before.history().is_draw.sum() and session.checkpoint is None:
+        # What was thrown away is all there is to diagnose, and its verdict is the right one: not converged.
+        return before.note("time was out in a longer burn-in: the draws are those of a burn-in too short", ended="late")
     return run
 
 
