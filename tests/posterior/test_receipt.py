@@ -48,7 +48,8 @@ def test_every_field(sampled):
     }
     stated = dataclasses.asdict(receipt)
     assert {name: stated[name] for name in expected} == expected
-    assert set(stated) == {*expected, "seconds", "versions"}
+    assert set(stated) == {*expected, "seconds", "versions", "targets"}
+    assert len(receipt.targets) == 16
     assert receipt.seconds > 0
     packages = ("posterity", "jax", "jaxlib", "numpyro", "optax", "blackjax")
     assert receipt.versions == {name: importlib.metadata.version(name) for name in packages}

@@ -89,8 +89,11 @@ def _predicted(stream: OutputStream) -> dict[str, np.ndarray]:
     """What each draw predicts at each row, in the units of the target, which float32 may not hold."""
     likelihood, shift, scale = without_units(stream.model.likelihood)
     found = stream.map(predicted, model=records.replace(stream.model, likelihood=likelihood))
-    if likelihood is stream.model.likelihood:
+    if "probability" in found:
         return found
+    # In this order, which a pytree does not keep: the mean comes first, and errors are those of the first.
+    if likelihood is stream.model.likelihood:
+        return {"mean": found["mean"], "log_std": found["log_std"]}
     return {"mean": shift + scale * found["mean"].astype(float), "log_std": np.log(scale) + found["log_std"]}
 
 

@@ -107,7 +107,7 @@ def epistemic(ours: Units, theirs: Units) -> Epistemic | None:
     chance = by_row(labels)
     usual = np.maximum(np.median(chance, 0), np.finfo(float).tiny)
     floor = usual * np.quantile((chance / usual).max(1), FLOOR_LEVEL)
-    left_out = by_row(_without_one(*sizes)).mean(1)
+    left_out = by_row(_without_one(*sizes)).mean(1) if min(sizes) > 1 else np.zeros(0)
     return Epistemic(chance[0], floor, left_out)
 
 
