@@ -255,8 +255,7 @@ def test_a_linear_model_with_unknown_noise(method):
     model = Model(linear(), units, Normal(0.0, 1.0))
     with jax.enable_x64(False):
         posterior = fit(model, method, (X, y), chains=4, progress=False)
-        prediction = posterior.predict(X[:3])
-        mean, error = prediction.mean, prediction.standard_error.mean
+        mean, error = posterior.predict(X[:3]).mean, posterior.diagnose(X[:3]).monte_carlo_error
     inner, (z,) = in_network_units(units, y)
     del inner
     grid = np.linspace(np.log(0.5) - 5, np.log(0.5) + 4, 3000)
@@ -305,11 +304,10 @@ def test_a_network_against_a_long_reference(temperature, tempering):
     reference = fit(model, NUTS(4000, num_burn_in=2000, head="sampled"), (X, Y), chains=4, seed=5, progress=False)
     with jax.enable_x64(False):
         posterior = fit(model, HMC(2000, num_burn_in=300), (X, Y), chains=4, progress=False)
-        found = posterior.predict(at, num_draws=8000)
+        found, error = posterior.predict(at, num_draws=8000), posterior.diagnose(at).monte_carlo_error
         mean, deviation, density = found.mean, found.std, found.log_prob(np.zeros(7))
-        error = found.standard_error.mean
-    exact = reference.predict(at, num_draws=16000)
+    exact, exact_error = reference.predict(at, num_draws=16000), reference.diagnose(at).monte_carlo_error
     assert (error < 0.1 * deviation).all()
-    np.testing.assert_array_less(abs(mean - exact.mean), 4 * np.hypot(error, exact.standard_error.mean))
+    np.testing.assert_array_less(abs(mean - exact.mean), 4 * np.hypot(error, exact_error))
     np.testing.assert_allclose(deviation, exact.std, rtol=0.1)
     np.testing.assert_allclose(density, exact.log_prob(np.zeros(7)), atol=0.1)
