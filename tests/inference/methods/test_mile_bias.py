@@ -51,12 +51,13 @@ NUTS_DEVIATIONS = {
 def test_spread_of_the_function_is_that_of_nuts(case):
     """Tuned to an energy error of 0.1 a weight, it was 0.93 of that in one case and up to 1.7 of it in the other."""
     model, data = case()
-    posterior = fit(model, MILE(num_draws=3_000, start=START), data, progress=False)
-    outputs = np.asarray(posterior.predict(AT, num_draws=24_000).outputs)
+    posterior = fit(model, MILE(num_draws=6_000, start=START), data, progress=False)
+    outputs = np.asarray(posterior.predict(AT).outputs)
     ratio = outputs.std(0).T / np.array(NUTS_DEVIATIONS[case])
     print("step size", posterior.trace["step_size"][:, -1].mean(), "ratios", ratio.round(3))
-    assert abs(ratio.mean() - 1) < 0.015
-    np.testing.assert_allclose(ratio, 1, atol=0.03 + 3 * 0.012)  # the error of MILE's own 24,000 draws and of NUTS's
+    np.testing.assert_allclose(ratio.mean(1), 1, atol=0.03)
+    # At a single input MILE's own error is about 0.015: 2,000 effective draws.
+    np.testing.assert_allclose(ratio, 1, atol=0.03 + 3 * 0.015)
 
 
 def nuts_deviations(case):
