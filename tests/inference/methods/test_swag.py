@@ -84,7 +84,7 @@ def test_batches_are_small_enough_for_noise():
 def test_the_default_spreads_around_the_optimum_and_stays_calibrated():
     x, y = load_digits(return_X_y=True)
     order = np.random.default_rng(0).permutation(len(x))
-    x, y = x[order] / 16, y[order]
+    x, y = ((x - x.mean(0)) / np.maximum(x.std(0), 1e-3))[order], y[order]
     model = table_model("classification", 10)
     start = fit(model, MAP(num_steps=2_000, learning_rate=1e-2, batch_size="full"), (x[:1200], y[:1200]))
     method = SWAG(start=start, num_steps=1_000, snapshot_every=20)
