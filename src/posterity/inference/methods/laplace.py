@@ -97,9 +97,8 @@ class Laplace(Method):
     def __post_init__(self) -> None:
         if self.matrix not in MATRICES:
             raise ValueError(f"matrix={self.matrix!r} is not known; choose from {', '.join(MATRICES)}.")
-        for name in ("tune", "weights"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        object.__setattr__(self, "tune", (self.tune,) if isinstance(self.tune, str) else tuple(self.tune))
+        object.__setattr__(self, "weights", self.weights if isinstance(self.weights, str) else tuple(self.weights))
         if set(self.tune) - set(TUNABLE):
             raise ValueError(f"tune={self.tune} is not known; choose from {', '.join(map(repr, TUNABLE))}.")
         check_whole("Laplace", num_rounds=self.num_rounds)
@@ -224,11 +223,12 @@ def _unless_worse(method: Laplace, result: Result, num_targets: float) -> Result
 def _chosen(method: Laplace, model: Model, params: Params, x: Any) -> tuple[str, ...]:
     """The weights that get a spread."""
     names = tuple(pytrees.leaf_names(params))
-    if method.weights == ("all",):
+    if method.weights == "all":
         return names
-    if method.weights == ("last_layer",):
+    if method.weights == "last_layer":
         return last_layer(model, params, x)
-    return tuple(name for name in names if any(pytrees.matches(name, pattern) for pattern in method.weights))
+    patterns = (method.weights,) if isinstance(method.weights, str) else method.weights
+    return tuple(name for name in names if any(pytrees.matches(name, pattern) for pattern in patterns))
 
 
 def _empty(method: Laplace, model: Model, params: Params, x: Any) -> Curvature:
