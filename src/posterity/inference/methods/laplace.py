@@ -128,7 +128,7 @@ class Laplace(Method):
             )
         if not names:
             raise ValueError(
-                f"weights={self.weights} leaves no weight a spread; the free weights are "
+                f"weights={self.weights!r} leaves no weight a spread; the free weights are "
                 f"{', '.join(pytrees.leaf_names(params))}."
             )
         size = num_chosen(params, names)
