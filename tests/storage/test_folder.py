@@ -69,10 +69,10 @@ def test_a_stored_run_equals_one_in_memory_and_loads_again(saved):
     np.testing.assert_array_equal(back.trace["loss"], posterior.trace["loss"])
 
 
-@pytest.mark.parametrize("structure", ["full", pytest.param("kronecker", marks=pytest.mark.long)])
-def test_save_and_load_a_gaussian_family(structure, tmp_path):
+@pytest.mark.parametrize("matrix", ["full", pytest.param("kronecker", marks=pytest.mark.long)])
+def test_save_and_load_a_gaussian_family(matrix, tmp_path):
     model = Model(mlp((3,), activation="tanh"), Gaussian(0.1), Normal(0.0, 1.0))
-    posterior = fit(model, Laplace(structure=structure, start=MAP(num_steps=50)), (X, Y))
+    posterior = fit(model, Laplace(matrix=matrix, start=MAP(num_steps=50)), (X, Y))
     posterior.save(tmp_path / "laplace")
     back = load(tmp_path / "laplace")
     np.testing.assert_allclose(back.predict(X).std, posterior.predict(X).std, rtol=1e-6)

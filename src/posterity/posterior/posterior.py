@@ -20,7 +20,14 @@ from posterity.models.model import Model
 from posterity.posterior import diagnose
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.trace import Trace
-from posterity.prediction.novelty import SCORES, Calibration, FeatureDistance, Score, feature_distance
+from posterity.prediction.novelty import (
+    FEATURE_DRAWS,
+    SCORES,
+    Calibration,
+    FeatureDistance,
+    Score,
+    feature_distance,
+)
 from posterity.prediction.prediction import Prediction
 from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
 from posterity.storage.codec import StoreError
@@ -90,14 +97,17 @@ class Posterior:
     def calibrate(self, x: Any, score: Score | None = None) -> Posterior:
         """The same posterior with out-of-distribution p-values, from rows it was not trained on.
 
-        `score`: "epistemic", "total", or "features" (distance of the last hidden features); by default epistemic, or
-        features where one draw leaves nothing to disagree.
+        `score`: "epistemic", "total", "logits" (their variance over draws, for classes), or "features" (distance of
+        the last hidden features). By default epistemic for numbers; features for classes where draws are stored, logits
+        where they are made afresh; and features where one draw leaves nothing to disagree.
         """
         if score is not None and score not in SCORES:
             raise ValueError(f"score={score!r} is not known; choose from {', '.join(SCORES)}.")
         inputs = check_inputs(x)
         single = self.family.num_draws == 1 and not self._has_closed_form
-        chosen: Score = score or ("features" if single else "epistemic")
+        chosen: Score = score or "epistemic"
+        if score is None and (single or self.model.likelihood.kind == "classes"):
+            chosen = "logits" if self.family.num_draws is None else "features"
         distance = None
         if chosen == "features":
             distance = self.feature_distance()
@@ -106,8 +116,10 @@ class Posterior:
         return dataclasses.replace(self, calibration=blank._replace(scores=scores))
 
     def feature_distance(self) -> FeatureDistance:
-        """How far a row's last hidden features lie from those of the training rows."""
-        return feature_distance(self.model, self._complete_weights(), self.inputs)
+        """How far a row's last hidden features lie from those of the training rows, over draws or starting weights."""
+        stored = self.family.num_draws
+        weights = self._complete_weights() if stored is None else self.weights(min(stored, FEATURE_DRAWS))
+        return feature_distance(self.model, weights, self.inputs)
 
     def save(self, path: str | Path) -> None:
         """Write everything into a new folder; `load(path)` reads it again. Draws go into files of about 64 MB."""
