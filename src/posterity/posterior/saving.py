@@ -80,7 +80,7 @@ def posterior_from(reader: Reader, model: Model | None, memory: float = HELD_BYT
     receipt = Receipt(**{**body["receipt"], "notes": tuple(body["receipt"]["notes"])})
     family = family_from(body["family"], arrays, reader, memory)
     inputs, trace, facts = (decode(body[name], arrays) for name in ("inputs", "trace", "facts"))
-    if passed and "signature" in body:  # stores of earlier versions have none
+    if passed:
         check_network(model, inputs, body["weights"], decode(body["signature"], arrays))
     method, metadata = decode(body["method"], arrays), body["metadata"]
     if not isinstance(trace, Trace):
@@ -95,8 +95,7 @@ def posterior_from(reader: Reader, model: Model | None, memory: float = HELD_BYT
         inputs=inputs,
         metadata=metadata,
     )
-    if "signature" in body or family.num_draws is not None:  # fresh draws of earlier versions had another key
-        _check_outputs(posterior, decode(body["outputs"], arrays))
+    _check_outputs(posterior, decode(body["outputs"], arrays))
     if body["calibration"] is None:
         return posterior
     name, scores = body["calibration"], decode(body["scores"], arrays)

@@ -25,8 +25,7 @@ from posterity.networks.perceptron import MLP
 from posterity.networks.sequences import CNNLSTM
 
 DISTRIBUTIONS = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic", "Uniform", "Gumbel", "SoftLaplace")
-NETWORKS = {cls.__name__: cls for cls in (MLP, LeNet, ResNet, UNet, CNNLSTM)}
-PLAIN = {**NETWORKS, "Flat": Flat, "Fixed": Fixed}
+PLAIN = {records.qualified_name(cls): cls for cls in (MLP, LeNet, ResNet, UNet, CNNLSTM, Flat, Fixed)}
 KINDS = ("array", "dict", "tuple", "record", "mixture", "distribution", "optimizer", "missing")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "nadam", "radam", "adabelief", "lamb", "noisy_sgd")
 PASSED_AGAIN = ("model", "method")  # to `load` or `resume`: the only values of which a store may lack a part
@@ -63,10 +62,10 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str = "") -> Any:
         return {"dict": [[key, encode(item, arrays, f"{name}/{key}")] for key, item in value.items()]}
     if isinstance(value, tuple | list) and not _is_named(value):
         return {"tuple": [encode(item, arrays, f"{name}/{i}") for i, item in enumerate(value)]}
-    if _is_record(value) or isinstance(value, tuple(PLAIN.values())):
+    if _is_record(value):
         parts = {f.name: _plain(getattr(value, f.name), f) for f in _stored_fields(value)}
         fields = {field: encode(part, arrays, f"{name}/{field}") for field, part in parts.items()}
-        return {"record": type(value).__name__, "fields": fields}
+        return {"record": records.qualified_name(type(value)), "fields": fields}
     return _encode_named(value, arrays, name)
 
 
@@ -121,24 +120,37 @@ def decode(stored: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _decode_record(name: str, fields: dict[str, Any]) -> Any:
-    table = {**PLAIN, **records.RECORDS}
-    if name not in table:
-        raise StoreError(f"The store names {name!r}, which this version does not know: pip install -U posterity.")
-    cls = table[name]
-    value = object.__new__(cls)
+    """A record built as a user builds it, with its checks; unchecked where a part must be passed again."""
+    cls = _class_of(name)
+    if cls is None:
+        raise StoreError(
+            f"The store names {name!r}, which this process does not know: import the module that defines it, or pip "
+            "install -U posterity."
+        )
     known = {f.name: f for f in dataclasses.fields(cls)}
     for field in set(fields) - set(known):
         raise StoreError(f"The store gives {name} a field {field!r}, which this version does not have.")
+    if "start" in known:
+        fields = {"start": None, **fields}  # what a run started from has served
+    for field, given in fields.items():
+        default = known[field].default
+        if isinstance(given, tuple) and _is_named(default) and not _is_named(given):
+            fields[field] = type(default)(*given)
+    if not find_missing(tuple(fields.values())):
+        return cls(**fields)
+    value = object.__new__(cls)
     for field, described in known.items():
-        given = fields.get(field, None if field == "start" else described.default)
-        named = isinstance(given, tuple) and _is_named(described.default) and not _is_named(given)
-        object.__setattr__(value, field, type(described.default)(*given) if named else given)
+        object.__setattr__(value, field, fields.get(field, described.default))
     return value
 
 
+def _class_of(name: str) -> Any:
+    return PLAIN.get(name) or records.RECORDS.get(name)
+
+
 def _is_record(value: Any) -> bool:
-    """By its class and not by its name alone: numpyro has a Laplace and a StudentT of its own."""
-    return records.RECORDS.get(type(value).__name__) is type(value)
+    """Whether a store can name the class of this value and find it again."""
+    return _class_of(records.qualified_name(type(value))) is type(value)
 
 
 def _is_named(value: Any) -> bool:
