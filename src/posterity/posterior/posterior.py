@@ -25,6 +25,7 @@ from posterity.prediction.prediction import Prediction
 from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import MANIFEST, Writer
+from posterity.storage.lock import hold
 from posterity.weights.families import DropoutMasks, Samples
 
 if TYPE_CHECKING:
@@ -116,8 +117,9 @@ class Posterior:
             raise StoreError(f"{folder} holds a store already; choose a new folder.")
         from posterity.posterior.saving import posterior_parts  # which builds posteriors, and so imports this module
 
-        writer = Writer(folder)
-        writer.manifest({"posterior": posterior_parts(self, writer)})
+        with hold(folder):
+            writer = Writer(folder)
+            writer.manifest({"posterior": posterior_parts(self, writer)})
 
     def weights(self, num_draws: int | None = None, seed: int = 0) -> Params:
         """Complete weights of draws, [S, ...]; by default of all stored ones, or of one where fresh ones are made."""

@@ -19,6 +19,8 @@ import numpyro.distributions as dist
 import optax
 
 from posterity.core import pytrees, records
+from posterity.core.checks import is_number
+from posterity.core.names import printable
 from posterity.models.priors import Fixed, Flat
 from posterity.networks.images import LeNet, ResNet, UNet
 from posterity.networks.perceptron import MLP
@@ -33,6 +35,9 @@ PASSED_AGAIN = ("model", "method")  # to `load` or `resume`: the only values of 
 
 class StoreError(ValueError):
     """A store that cannot be read, or not for what was asked; the message says what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))  # it may quote the store
 
 
 class Missing:
@@ -91,13 +96,16 @@ def _encode_named(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
 
 
 def decode(stored: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The value again; `Missing` where the store could not hold it."""
+    """The value again; `Missing` where the store could not hold it.
+
+    Its arrays are taken out of `arrays`: each belongs to one value, so that a store cannot ask for it many times.
+    """
     if not isinstance(stored, dict):
         return stored
     kind = next((kind for kind in KINDS if kind in stored), "none of them")
     content: Any = stored.get(kind)
     if kind == "array":
-        return arrays[content]
+        return arrays.pop(content)
     if kind == "dict":
         return {key: decode(item, arrays) for key, item in content}
     if kind == "tuple":
@@ -172,6 +180,20 @@ def find_missing(value: Any) -> list[str]:
         items: Iterable[Any] = value.values() if isinstance(value, dict) else value
         return [what for item in items for what in find_missing(item)]
     return []
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two values are stored as the same but for rounding; of functions that none can hold, this is unknown."""
+    texts, numbers = [], []
+    for value in (a, b):
+        arrays: dict[str, np.ndarray] = {}
+        stored = encode(decode(encode(value, arrays, "model"), arrays), arrays, "model")  # as it comes back
+        leaves, structure = jax.tree.flatten(stored)
+        texts.append((structure, [leaf for leaf in leaves if not is_number(leaf)], list(arrays)))
+        numbers.append([leaf for leaf in leaves if is_number(leaf)] + list(arrays.values()))
+    return texts[0] == texts[1] and all(
+        np.shape(x) == np.shape(y) and np.allclose(x, y, rtol=1e-6, atol=0.0) for x, y in zip(*numbers, strict=True)
+    )
 
 
 def fingerprint(values: Any) -> str:

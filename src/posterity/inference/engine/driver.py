@@ -39,6 +39,7 @@ from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.receipt import make_receipt
 from posterity.storage.codec import StoreError, fingerprint, plain_json
+from posterity.storage.lock import hold
 from posterity.weights.on_disk import join, settle
 
 
@@ -84,7 +85,8 @@ def fit(
         return run_job(job, None, budget, progress, start)
     job = job._replace(given=fingerprint(tuple(given)))
     job = job._replace(method=with_origin(model, method, rows, num_chains))
-    return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start)
+    with hold(Path(store)):
+        return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start)
 
 
 def run_job(
