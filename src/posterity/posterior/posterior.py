@@ -14,6 +14,7 @@ import numpy as np
 
 from posterity.core import pytrees
 from posterity.core.checks import is_number, is_whole
+from posterity.core.devices import check_process
 from posterity.core.types import Family, Key, Params
 from posterity.data.arrays import check_inputs, check_like
 from posterity.models.model import Model
@@ -74,6 +75,7 @@ class Posterior:
             memory: Bytes to stay within, about; draws on disk are read in pieces that fit.
             closed_form: Use Gaussian formulas where method and likelihood have them, instead of draws.
         """
+        check_process()
         _check_memory(memory)
         inputs = check_inputs(x)
         self._check_rows(inputs)

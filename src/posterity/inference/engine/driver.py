@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from posterity.core import pytrees, records
-from posterity.core.devices import device_mesh, fetch
+from posterity.core.devices import check_process, device_mesh, fetch
 from posterity.core.types import Params
 from posterity.data.arrays import calibration_inputs, dataset, stopping_rows
 from posterity.inference.engine.checkpoint import Checkpoint
@@ -74,6 +74,7 @@ def fit(
         budget: Seconds after which the run ends with what it has; one with a store can go on later.
         progress: Show a bar on standard error when it is a terminal.
     """
+    check_process()
     check_arguments(model, method, seed, chains, budget)
     rows = given = dataset(data, model.likelihood)
     rows, calibration = calibration_inputs(rows, holdout, seed)

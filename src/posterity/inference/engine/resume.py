@@ -11,7 +11,7 @@ import numpy as np
 
 from posterity.core import records
 from posterity.core.checks import check_budget, is_number
-from posterity.core.devices import device_mesh, precision
+from posterity.core.devices import check_process, device_mesh, precision
 from posterity.data.arrays import Dataset, check_inputs, check_like, dataset
 from posterity.inference.engine.checkpoint import Checkpoint, stored_progress
 from posterity.inference.engine.driver import partial_posterior, run_job
@@ -33,6 +33,7 @@ def load(path: str | Path, model: Model | None = None, *, memory: int = HELD_BYT
     again in `model`, and checked against stored outputs. Draws that take at most `memory` bytes, by default 64 MB, are
     read now; more of them stay on disk, and predictions read them in pieces. `memory=0` leaves all of them there.
     """
+    check_process()
     if not (is_number(memory) and memory >= 0):
         raise ValueError(f"load(memory={memory!r}) must be a number of bytes, 0 or more; 500e6 are 500 MB.")
     reader = Reader(path)
@@ -66,6 +67,7 @@ def resume(
     the last one. A run that was over is only loaded.
     `model` and `method` are needed only where they hold functions of your own; `data` only to be checked.
     """
+    check_process()
     check_budget(budget)
     with nullcontext() if _is_over(Reader(path)) else hold(Path(path)):
         reader = Reader(path)  # as it is now that nobody else writes to it
