@@ -99,6 +99,23 @@ def test_a_pipe_in_a_store_is_refused_and_not_waited_for(name, run):
         load(run)
 
 
+def test_a_pipe_where_no_manifest_is_does_not_block(tmp_path):
+    os.mkfifo(tmp_path / "job.safetensors")
+    with pytest.raises(StoreError, match="is not a store"):
+        load(tmp_path)
+    with pytest.raises(StoreError, match=r"not empty: it holds job.safetensors"):
+        Writer(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../out.safetensors", "a\0.safetensors", "\udcff.safetensors", "/etc/a.safetensors"])
+def test_a_file_of_another_place_or_of_no_name_is_refused(name, finished, tmp_path):
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    reader, writer = Reader(copy), Writer(copy)
+    writer.files = {**reader.files, name: "0" * 64}
+    writer.manifest({})
+    refused(copy, "manifest.json is damaged")
+
+
 # Two writers
 
 HOLDER = """

@@ -13,6 +13,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import stat
 import sys
 from collections.abc import Callable, Iterator
@@ -233,14 +234,14 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         remedy = "; the run in it was killed as it began: call fit again" if _left_behind(folder / LEFT_BEHIND) else ""
         raise StoreError(f"{folder} is not a store: it has no {MANIFEST}{remedy}.")
     damaged = StoreError(f"{path} is damaged; restore it from a copy.")
-    size = _size(path)
-    if size > MANIFEST_BYTES:
-        raise StoreError(
-            f"{path} takes {_megabytes(size)}, and no manifest takes more than {_megabytes(MANIFEST_BYTES)}: it is "
-            "damaged; restore it from a copy."
-        )
     try:
         with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size  # of this file: a run may put a new one in its place
+            if size > MANIFEST_BYTES:
+                raise StoreError(
+                    f"{path} takes {_megabytes(size)}, and no manifest takes more than {_megabytes(MANIFEST_BYTES)}: "
+                    "it is damaged; restore it from a copy."
+                )
             whole = json.loads(file.read(size))
         if not isinstance(whole, dict) or _digest(whole["body"].encode()) != whole["checksum"]:
             raise damaged
@@ -261,7 +262,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _names_files(files: Any) -> bool:
     """Whether this maps names of files with arrays, not of places elsewhere, to checksums."""
     return isinstance(files, dict) and all(
-        Path(name).name == name and name.endswith(".safetensors") and isinstance(files[name], str) for name in files
+        re.fullmatch(r"[\w-]+\.safetensors", name, re.ASCII) and isinstance(files[name], str) for name in files
     )
 
 
@@ -280,6 +281,8 @@ def _check_empty(folder: Path) -> None:
 
 def _left_behind(path: Path) -> bool:
     """Whether this is the description of a run: a file of another's own could have its name."""
+    if path.is_symlink() or not path.is_file():  # a pipe could be waited for forever
+        return False
     try:
         with safe_open(path, "np") as file:
             return {"data/y", "outputs"} <= set(file.keys())
