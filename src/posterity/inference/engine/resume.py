@@ -41,8 +41,8 @@ def load(path: str | Path, model: Model | None = None, *, memory: int = HELD_BYT
     if "posterior" in reader.body:
         with reader.damage_in_words():
             posterior = posterior_from(reader, model, memory)
-        warn_of_other_beliefs(model, posterior.model, posterior.facts)
-        return posterior
+            warn_of_other_beliefs(model, posterior.model, posterior.facts)
+            return posterior
     job = _job(reader, model, None, None)
     checkpoint = Checkpoint.reopen(reader)
     if not checkpoint.has_state:
