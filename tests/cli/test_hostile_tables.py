@@ -8,6 +8,8 @@ import os
 
 import numpy as np
 import pandas as pd
+import pyarrow
+import pyarrow.parquet
 import pytest
 
 from posterity.cli import output, tables
@@ -45,6 +47,14 @@ def nested(path):
     pd.DataFrame({"a": [[1, 2], [3]], "b": [{"x": 1}, {"x": 2}], "c": [1, 2]}).to_parquet(path)
 
 
+def unknown_metadata(path):
+    """Columns described to pandas without their types, as one damaged byte leaves them."""
+    frame = pd.DataFrame({"a": [1, 2]})
+    table = pyarrow.Table.from_pandas(frame)
+    table = table.replace_schema_metadata({b"pandas": table.schema.metadata[b"pandas"].replace(b"pandas_type", b"?")})
+    pyarrow.parquet.write_table(table, path)
+
+
 REFUSED = {
     "nul": ("t.csv", b"a,b\n" + b"1,2\n" * 2000 + b"1,\0\n", r"Line 2002 of .*t.csv holds a NUL byte"),
     "wide nul": ("t.csv", "a,b\n1,\0\n".encode("utf-16"), r"Line 2 of .*t.csv holds a NUL byte"),
@@ -53,6 +63,7 @@ REFUSED = {
     "json": ("t.csv", json.dumps([{"a": 1, "b": 2}], indent=1).encode(), "holds JSON, not a table of cells"),
     "json lines": ("t.csv", b'{"a": 1, "b": 2}\n{"a": 2, "b": 3}\n', "holds JSON, not a table of cells"),
     "nested": ("t.parquet", nested, r"has lists or structures in the column\(s\) a, b: a cell must hold one value"),
+    "metadata": ("t.parquet", unknown_metadata, "cannot be read as Parquet"),
     "pipe": ("t.csv", os.mkfifo, "is a pipe or a device, not a file"),
 }
 

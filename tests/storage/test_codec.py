@@ -8,6 +8,7 @@ import posterity
 from posterity import (
     HMC,
     MAP,
+    SWAG,
     Bernoulli,
     Categorical,
     Gaussian,
@@ -95,3 +96,10 @@ def test_a_record_without_a_field_it_needs_is_refused():
 def test_an_unknown_name_is_refused_with_the_remedy():
     with pytest.raises(StoreError, match="does not know: import the module that defines it"):
         back(Gaussian(0.5), change=lambda text: text.replace("likelihoods.Gaussian", "likelihoods.Gauss"))
+
+
+def test_a_default_that_is_a_function_need_not_be_passed_again():
+    """SWAG's optimiser is one of this package's own."""
+    assert not find_missing(back(SWAG(), "method"))
+    assert back(SWAG(), "method").optimizer is SWAG().optimizer
+    assert find_missing(back(SWAG(optimizer=lambda rate: rate), "method"))

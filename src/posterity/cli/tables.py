@@ -146,7 +146,7 @@ def _read_parquet(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
                 "Give each part a column of its own, or leave them out."
             )
         return pd.read_parquet(path), ()
-    except (OSError, ValueError, pyarrow.ArrowException) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pyarrow.ArrowException) as error:
         raise InputError(f"{path} cannot be read as Parquet ({error}); if it is text, name it .csv.") from error
 
 

@@ -68,8 +68,12 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str = "") -> Any:
     if isinstance(value, tuple | list) and not _is_named(value):
         return {"tuple": [encode(item, arrays, f"{name}/{i}") for i, item in enumerate(value)]}
     if _is_record(value):
-        parts = {f.name: _plain(getattr(value, f.name), f) for f in _stored_fields(value)}
-        fields = {field: encode(part, arrays, f"{name}/{field}") for field, part in parts.items()}
+        fields = {}
+        for field in _stored_fields(value):
+            part = getattr(value, field.name)
+            stored = encode(_plain(part, field), arrays, f"{name}/{field.name}")
+            if not (part is field.default and _is_missing(stored)):  # a function that is the default comes back as it
+                fields[field.name] = stored
         return {"record": records.qualified_name(type(value)), "fields": fields}
     return _encode_named(value, arrays, name)
 
@@ -163,6 +167,10 @@ def _is_record(value: Any) -> bool:
 
 def _is_named(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _is_missing(stored: Any) -> bool:
+    return isinstance(stored, dict) and "missing" in stored
 
 
 def _plain(value: Any, field: Any) -> Any:
