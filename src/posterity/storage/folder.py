@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 LEFT_BEHIND = "job.safetensors"  # the one file that a run writes before its first manifest
 FIRST_STAGE = "start"  # the folder, within that of a run, of the run it starts from
 MANIFEST_BYTES = 128 * 2**20  # a manifest takes some kilobytes, and 100 bytes for each file
-NO_FOLLOW = getattr(os, "O_NOFOLLOW", 0)  # which Windows does not have
+NO_FOLLOW = 0 if sys.platform == "win32" else os.O_NOFOLLOW
 
 DAMAGE = (  # what values come to that were edited, wherever they are used
     *(LookupError, TypeError, ValueError, AttributeError, AssertionError),

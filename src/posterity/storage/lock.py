@@ -19,6 +19,7 @@ import jax
 
 from posterity.core.names import printable
 from posterity.storage.codec import StoreError
+from posterity.storage.folder import NO_FOLLOW
 
 LOCK = ".lock"
 NOTHING_TO_WRITE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR)
@@ -46,7 +47,7 @@ def _acquire(folder: Path) -> int | None:
     while True:
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0), 0o666)
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | NO_FOLLOW, 0o666)
         except OSError as error:
             if error.errno == errno.ELOOP:
                 raise StoreError(f"{path} is a link, which no store makes: remove it.") from error
