@@ -14,6 +14,7 @@ import numpy as np
 
 from posterity.core import pytrees
 from posterity.core.checks import is_number, is_whole
+from posterity.core.devices import check_process
 from posterity.core.types import Family, Key, Params
 from posterity.data.arrays import check_inputs, check_like
 from posterity.models.model import Model
@@ -32,6 +33,7 @@ from posterity.prediction.prediction import Prediction
 from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import MANIFEST, Writer
+from posterity.storage.lock import hold
 from posterity.weights.families import DropoutMasks, Samples
 
 if TYPE_CHECKING:
@@ -80,6 +82,7 @@ class Posterior:
             memory: Bytes to stay within, about; draws on disk are read in pieces that fit.
             closed_form: Use Gaussian formulas where method and likelihood have them, instead of draws.
         """
+        check_process()
         _check_memory(memory)
         inputs = check_inputs(x)
         self._check_rows(inputs)
@@ -128,8 +131,9 @@ class Posterior:
             raise StoreError(f"{folder} holds a store already; choose a new folder.")
         from posterity.posterior.saving import posterior_parts  # which builds posteriors, and so imports this module
 
-        writer = Writer(folder)
-        writer.manifest({"posterior": posterior_parts(self, writer)})
+        with hold(folder):
+            writer = Writer(folder)
+            writer.manifest({"posterior": posterior_parts(self, writer)})
 
     def weights(self, num_draws: int | None = None, seed: int = 0) -> Params:
         """Complete weights of draws, [S, ...]; by default of all stored ones, or of one where fresh ones are made."""

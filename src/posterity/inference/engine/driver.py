@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from posterity.core import pytrees, records
-from posterity.core.devices import device_mesh, fetch
+from posterity.core.devices import check_process, device_mesh, fetch
 from posterity.core.types import Params
 from posterity.data.arrays import calibration_inputs, dataset, stopping_rows
 from posterity.inference.engine.checkpoint import Checkpoint
@@ -39,6 +39,7 @@ from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.receipt import make_receipt
 from posterity.storage.codec import StoreError, fingerprint, plain_json
+from posterity.storage.lock import hold
 from posterity.weights.on_disk import join, settle
 
 
@@ -73,6 +74,7 @@ def fit(
         budget: Seconds after which the run ends with what it has; one with a store can go on later.
         progress: Show a bar on standard error when it is a terminal.
     """
+    check_process()
     check_arguments(model, method, seed, chains, budget)
     rows = given = dataset(data, model.likelihood)
     rows, calibration = calibration_inputs(rows, holdout, seed)
@@ -84,7 +86,8 @@ def fit(
         return run_job(job, None, budget, progress, start)
     job = job._replace(given=fingerprint(tuple(given)))
     job = job._replace(method=with_origin(model, method, rows, num_chains))
-    return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start)
+    with hold(Path(store)):
+        return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start)
 
 
 def run_job(
