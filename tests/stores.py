@@ -7,7 +7,25 @@ import jax
 import numpy as np
 import pytest
 
-from posterity import HMC, MAP, SGLD, Gaussian, GaussianLearnedNoise, Model, Normal, fit, mlp, scale_mixture
+from posterity import (
+    HMC,
+    MAP,
+    MILE,
+    NUTS,
+    SGHMC,
+    SGLD,
+    SWAG,
+    BayesByBackprop,
+    DeepEnsemble,
+    Gaussian,
+    GaussianLearnedNoise,
+    Laplace,
+    Model,
+    Normal,
+    fit,
+    mlp,
+    scale_mixture,
+)
 from posterity.inference.engine.checkpoint import Checkpoint
 
 RNG = np.random.default_rng(0)
@@ -20,6 +38,14 @@ METHODS = {
     "hmc": HMC(
         num_draws=400, num_burn_in=100, step_size=0.02, trajectory_length=0.4, start=MAP(num_steps=300, batch_size=8)
     ),
+    "map": MAP(num_steps=30_000, batch_size=8),
+    "ensemble": DeepEnsemble(num_members=2, num_steps=30_000, batch_size=8),
+    "bayes_by_backprop": BayesByBackprop(num_steps=20_000, batch_size=8),
+    "swag": SWAG(num_steps=20_000, batch_size=8, start=MAP(num_steps=10_000, batch_size=8)),
+    "sghmc": SGHMC(num_draws=1500, num_burn_in=3000, batch_size=8),
+    "nuts": NUTS(num_draws=500, num_burn_in=300),
+    "mile": MILE(num_draws=800, num_burn_in=2000, start=DeepEnsemble(num_members=2, num_steps=10_000, batch_size=8)),
+    "laplace": Laplace(tune="prior", num_rounds=3, start=MAP(num_steps=10_000, batch_size=8)),
 }
 
 

@@ -19,7 +19,6 @@ from posterity.models.likelihoods import (
     class_probs,
     likelihood,
 )
-from posterity.storage.codec import decode, encode
 
 RNG = np.random.default_rng(0)
 OUTPUTS = jnp.asarray(RNG.normal(size=(3, 5, 4)), jnp.float32)  # [S, N, K]
@@ -231,11 +230,3 @@ def test_counts_of_outputs_and_classes():
             made(1)
     with pytest.raises(ValueError, match=r"Gaussian\(num_outputs=0\)"):
         Gaussian(0.1, num_outputs=0)
-
-
-def test_a_store_that_named_the_outputs_stays_readable():
-    """As stores before num_classes wrote them."""
-    for name, outputs in (("Categorical", 5), ("Bernoulli", 1), ("NegativeBinomial", 2)):
-        old = {"record": name, "fields": {"num_outputs": outputs}}
-        assert decode(old, {}).num_outputs == outputs
-        assert decode(encode(decode(old, {}), {}, "x"), {}) == decode(old, {})

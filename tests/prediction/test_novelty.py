@@ -4,10 +4,11 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 
-from posterity import MAP, DeepEnsemble, Model, fit
-from posterity.models.likelihoods import Categorical, Gaussian
+from posterity import HMC, MAP, DeepEnsemble, Laplace, Model, fit
+from posterity.models.likelihoods import Bernoulli, Categorical, Gaussian
 from posterity.networks import mlp
 from posterity.prediction.novelty import Calibration
+from posterity.tables.defaults import table_model
 
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(600, 3))
@@ -52,6 +53,51 @@ def test_one_draw_uses_feature_distance():
     posterior = fit(model, MAP(**SETTINGS), (X[:300], labels), holdout=X[300:400])
     assert posterior.calibration.name == "features"
     assert np.median(posterior.predict(X[:50] + 20.0).ood) < 0.02
+
+
+def classes(seed=0):
+    """Three overlapping clusters in five dimensions."""
+    rng = np.random.default_rng(seed)
+    labels = rng.integers(3, size=900)
+    return 2 * np.eye(3, 5)[labels] + rng.normal(size=(900, 5)), labels
+
+
+def test_classes_are_scored_by_what_does_not_saturate():
+    x, labels = classes()
+    model = Model(mlp((8,), activation="tanh"), Categorical(3), dist.Normal(0.0, 1.0))
+    rows = x[:300], labels[:300]
+    afresh = fit(model, Laplace(start=MAP(**SETTINGS)), rows, holdout=x[300:500])
+    assert afresh.calibration.name == "logits"
+    members = fit(model, DeepEnsemble(num_members=4, num_steps=50), rows, holdout=x[300:500])
+    assert members.calibration.name == "features"
+    assert len(members.calibration.distance.mean) == 4
+    assert (afresh.predict(x[:50] + 12.0).ood < 0.05).all()
+
+
+@pytest.mark.parametrize("chosen", [Categorical(3), Bernoulli()])
+def test_logit_variance_is_that_of_centred_outputs(chosen):
+    x, labels = classes()
+    model = Model(mlp((8,)), chosen, dist.Normal(0.0, 1.0))
+    y = labels[:60] if isinstance(chosen, Categorical) else labels[:60] > 0
+    prediction = fit(model, DeepEnsemble(num_members=4, num_steps=50), (x[:60], y)).predict(x[60:80])
+    outputs = np.asarray(prediction.outputs, float)
+    logits = outputs if outputs.shape[-1] > 1 else np.concatenate([-outputs / 2, outputs / 2], -1)
+    expected = (logits - logits.mean(-1, keepdims=True)).var(0).mean(-1)
+    np.testing.assert_allclose(prediction.logit_variance, expected, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.long
+def test_hmc_flags_rows_four_standard_deviations_away():
+    """Mutual information flags 0.76 of them: far from the data every draw is sure, if not of the same class."""
+    x, labels = classes()
+    x = (x - x.mean(0)) / x.std(0)
+    method = HMC(num_draws=40, num_burn_in=40, max_leapfrog=200)
+    model = table_model("classification", 3)
+    posterior = fit(model, method, (x[:360], labels[:360]), chains=4, holdout=x[360:630], progress=False)
+    far = x[630:] + 4 * np.random.default_rng(1).choice([-1, 1], size=(270, 5))
+    assert (posterior.predict(far).ood <= 0.05).mean() >= 0.95
+    error = np.sqrt(0.05 * 0.95 * (1 / 270 + 1 / 270))  # of the rows here and of those held out
+    assert (posterior.predict(x[630:]).ood <= 0.05).mean() < 0.05 + 3 * error
 
 
 def test_an_unknown_score_is_named(regression):

@@ -1,8 +1,6 @@
 """The store: what comes back is what went in, and damage is refused in words."""
 
-import copy
 import dataclasses
-import hashlib
 import json
 import os
 import shutil
@@ -13,6 +11,7 @@ import numpy as np
 import numpyro.distributions as dist
 import pytest
 import safetensors.numpy
+from mutations import contents, damaged, edited
 from stores import MODEL, X, Y, cut_off, same
 
 from posterity import (
@@ -28,7 +27,6 @@ from posterity import (
     load,
     mlp,
 )
-from posterity.core import records
 from posterity.storage.codec import DISTRIBUTIONS, StoreError, decode, encode
 from posterity.storage.folder import Reader, Writer
 
@@ -69,10 +67,10 @@ def test_a_stored_run_equals_one_in_memory_and_loads_again(saved):
     np.testing.assert_array_equal(back.trace["loss"], posterior.trace["loss"])
 
 
-@pytest.mark.parametrize("structure", ["full", pytest.param("kronecker", marks=pytest.mark.long)])
-def test_save_and_load_a_gaussian_family(structure, tmp_path):
+@pytest.mark.parametrize("matrix", ["full", pytest.param("kronecker", marks=pytest.mark.long)])
+def test_save_and_load_a_gaussian_family(matrix, tmp_path):
     model = Model(mlp((3,), activation="tanh"), Gaussian(0.1), Normal(0.0, 1.0))
-    posterior = fit(model, Laplace(structure=structure, start=MAP(num_steps=50)), (X, Y))
+    posterior = fit(model, Laplace(matrix=matrix, start=MAP(num_steps=50)), (X, Y))
     posterior.save(tmp_path / "laplace")
     back = load(tmp_path / "laplace")
     np.testing.assert_allclose(back.predict(X).std, posterior.predict(X).std, rtol=1e-6)
@@ -205,90 +203,16 @@ def sampling(tmp_path_factory):
     return cut_off(folder, MODEL, method, 6, chains=2)
 
 
-def contents(posterior):
-    """Every value of a posterior, to be compared."""
-    arrays = {}
-    model = records.replace(posterior.model, fixed=None)
-    calibration = posterior.calibration
-    parts = (model, posterior.family, posterior.method, posterior.trace, posterior.facts, posterior.inputs)
-    rest = (dataclasses.asdict(posterior.receipt), posterior.metadata, None if calibration is None else calibration[:2])
-    text = json.dumps([encode(part, arrays, str(i)) for i, part in enumerate((*parts, *rest))], sort_keys=True)
-    return text, {name: (str(array.dtype), array.shape, array.tobytes()) for name, array in arrays.items()}
-
-
-def damaged(rng, content):
-    """The bytes of a file after one accident."""
-    first, last = np.sort(rng.integers(len(content) + 1, size=2))
-    place, other = rng.integers(len(content), size=2)
-    made = bytearray(content)
-    kind = rng.integers(9)
-    if kind == 0:
-        made[place] ^= 1 << int(rng.integers(8))
-    elif kind == 1:
-        made[place] = int(rng.integers(256))
-    elif kind == 2:
-        made[place], made[other] = made[other], made[place]
-    elif kind == 3:
-        made.insert(place, int(rng.choice([32, 10, int(rng.integers(256))])))
-    elif kind == 4:
-        made[place:place] = rng.bytes(int(rng.integers(1, 50)))
-    elif kind == 5:
-        del made[place]
-    elif kind == 6:
-        del made[first:last]
-    elif kind == 7:
-        made[first:last] = bytes(last - first)  # zeros, as some file systems leave after a crash
-    else:
-        del made[place:]
-    return bytes(made)
-
-
-def spots(value):
-    """(container, key) of everything in a JSON value."""
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    return [(value, key) for key, _ in items] + [spot for _, item in items for spot in spots(item)]
-
-
-def edited(rng, content, signed):
-    """A manifest after one edit of its JSON: a number, a text, a name, a type, a thing missing; signed again or not."""
-    whole = json.loads(content)
-    body = json.loads(whole["body"])
-    places = spots(body)
-    container, key = places[rng.integers(len(places))]
-    value, kind = container[key], rng.integers(4)
-    if kind == 0:
-        del container[key]
-    elif kind == 1:
-        container[key] = [None, -1, 1e300, "?", [], {}, True][rng.integers(7)]
-    elif kind == 2 and isinstance(container, dict):
-        container[f"{key}?"] = container.pop(key)
-    elif isinstance(value, int | float):
-        container[key] = value + 1
-    elif isinstance(value, str):
-        container[key] = value[:-1] + "x"
-    else:
-        other, name = places[rng.integers(len(places))]
-        container[key] = copy.deepcopy(other[name])
-    text = json.dumps(body, sort_keys=True)
-    checksum = hashlib.sha256(text.encode()).hexdigest() if signed else whole["checksum"]
-    return json.dumps({"checksum": checksum, "body": text}).encode()
-
-
-def used_files(folder):
-    """What is read of a store, its first stage included: of a part that is over, the posterior alone."""
-    names = []
-    for part in (folder, folder / "start"):
-        over = (part / "posterior.safetensors").exists()
-        used = ("manifest", "posterior", "weights") if over else ("",)
-        names += [path for path in part.glob("*.*") if path.name.startswith(used)]
-    return sorted(str(path.relative_to(folder)) for path in names)
+def files(folder):
+    """All files of a store, its first stage included."""
+    return sorted(str(path.relative_to(folder)) for path in folder.rglob("*.*"))
 
 
 def mutate(folder, scratch, count, seed):
     """Mutate files of a store, one at a time; returns how often the store was refused. A wrong value fails."""
     rng = np.random.default_rng(seed)
     shutil.copytree(folder, scratch)
-    names = used_files(folder)
+    names = files(folder)
     original = {name: (folder / name).read_bytes() for name in names}
     expected, refused = contents(load(folder)), 0
     for trial in range(count):
@@ -318,7 +242,7 @@ def check_mutations(folders, scratch, count):
 
 
 def test_mutations_are_refused_or_harmless(saved, unfinished, sampling, tmp_path):
-    assert {"draws-", "start/"} <= {name[:6] for name in used_files(sampling)}
+    assert {"draws-", "start/"} <= {name[:6] for name in files(sampling)}
     check_mutations((saved[1], unfinished, sampling), tmp_path, 300)
 
 

@@ -133,12 +133,15 @@ def predict(
         typer.Option(help="A .csv or .parquet file.", show_default="CSV on standard output"),
     ] = None,
     level: Annotated[float, typer.Option(help="Of the interval, or of the set of classes.")] = 0.9,
+    safe_csv: Annotated[
+        bool, typer.Option("--safe-csv", help="Put ' before texts that a spreadsheet would compute: = + - @ ...")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Predict new rows: mean, std, interval, noise, ignorance, and whether a row is strange."""
     from posterity.cli.fitting import run_predict
 
-    run_predict(folder, data, out, level, as_json)
+    run_predict(folder, data, out, level, as_json, safe_csv)
 
 
 @app.command()

@@ -18,7 +18,7 @@ from posterity.cli.folders import check_writable, is_comparison, new_folder
 from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
-from posterity.cli.tables import NamedTable, check_target, read_table, shortened, similar_name
+from posterity.cli.tables import NamedTable, check_target, read_table, shortened, similar_name, write_csv
 from posterity.inference import load, resume
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
@@ -109,7 +109,9 @@ def _show_fit(posterior: Posterior, folder: Path, as_json: bool) -> None:
     )
 
 
-def run_predict(folder: Path, source: str, out: Path | None, level: float, as_json: bool) -> None:
+def run_predict(
+    folder: Path, source: str, out: Path | None, level: float, as_json: bool, safe_csv: bool = False
+) -> None:
     if not 0 < level < 1:
         raise InputError(f"--level {level} must lie between 0 and 1, for instance 0.9.")
     if out is not None and out.suffix not in (".csv", ".parquet"):
@@ -128,12 +130,12 @@ def run_predict(folder: Path, source: str, out: Path | None, level: float, as_js
         added["ood"] = prediction.ood
     found = pd.concat([frame, added.rename(columns=lambda name: _free_name(name, frame))], axis=1)
     if out is not None:
-        _write(found, out)
+        _write(found, out, safe_csv)
         say(f"{len(found):,} rows are in {out}.")
     if as_json:
         print_json(found.astype(object).where(found.notna(), None).to_dict("records"))
     elif out is None:
-        found.to_csv(sys.stdout, index=False)
+        write_csv(found, sys.stdout, safe_csv)
 
 
 def predicted_columns(code: TableCode, prediction: Prediction, level: float) -> pd.DataFrame:
@@ -255,6 +257,6 @@ def _free_name(name: str, frame: pd.DataFrame) -> str:
     return name
 
 
-def _write(frame: pd.DataFrame, out: Path) -> None:
+def _write(frame: pd.DataFrame, out: Path, safe_csv: bool) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
-    frame.to_parquet(out) if out.suffix == ".parquet" else frame.to_csv(out, index=False)
+    frame.to_parquet(out) if out.suffix == ".parquet" else write_csv(frame, out, safe_csv)

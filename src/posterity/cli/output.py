@@ -9,19 +9,29 @@ from typing import Any
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
+
+from posterity.core.names import CONTROL, printable
 
 WIDE = 200  # columns of a table that goes to a file or a pipe: no cell is cut off there
 
 
+class Screen(Console):
+    """A console that shows control characters of names and values, which a terminal would obey, as escapes."""
+
+    def render_str(self, text: str, **settings: Any) -> Text:
+        return super().render_str(printable(text), **settings)
+
+
 def results() -> Console:
     """Standard output as it is now: a test or a pipe may have replaced it."""
-    console = Console(file=sys.stdout, highlight=False)
-    return console if console.is_terminal else Console(file=sys.stdout, highlight=False, width=WIDE)
+    console = Screen(file=sys.stdout, highlight=False)
+    return console if console.is_terminal else Screen(file=sys.stdout, highlight=False, width=WIDE)
 
 
 def say(text: str, style: str = "") -> None:
     """A line of progress or a remark."""
-    Console(file=sys.stderr, highlight=False).print(text, style=style or None, markup=False, soft_wrap=True)
+    Screen(file=sys.stderr, highlight=False).print(text, style=style or None, markup=False, soft_wrap=True)
 
 
 def say_error(text: str) -> None:
@@ -30,7 +40,8 @@ def say_error(text: str) -> None:
 
 def print_json(value: Any) -> None:
     """One JSON document; numbers that JSON does not have (NaN, infinity) become null, other values (dates) text."""
-    sys.stdout.write(json.dumps(finite(value), indent=2, ensure_ascii=False, default=str) + "\n")
+    text = json.dumps(finite(value), indent=2, ensure_ascii=False, default=str)
+    sys.stdout.write(CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text) + "\n")
 
 
 def print_table(rows: list[dict[str, str]], title: str | None = None, left: tuple[str, ...] = ()) -> None:

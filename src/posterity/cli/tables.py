@@ -6,23 +6,28 @@ import csv
 import gzip
 import io
 import itertools
+import json
+import sys
 import zlib
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from difflib import SequenceMatcher
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from posterity.cli.errors import InputError
-from posterity.core.names import nearest_name
+from posterity.core.names import nearest_name, printable
 
 BUNDLED = ("diabetes", "iris", "wine", "breast_cancer", "digits", "curve")
 DEFAULT = "diabetes"
 SEPARATORS = {",": "commas", ";": "semicolons", "\t": "tabs", "|": "bars"}
 SNIFFED_LINES = 50
+UNPACKED_BYTES = 10**9  # of a .gz file: a thousandth of it may unpack to as much
+FORMULA = ("=", "+", "-", "@", "\t", "\r")  # a spreadsheet computes cells that begin so
 ALIKE = 0.5  # from here on a name may have been meant by another; 1 is the same
 
 
@@ -50,11 +55,28 @@ def read_table(source: str | None, texts: Collection[str] = ()) -> NamedTable:
         raise InputError(_not_found(source))
     if path.is_dir():
         raise InputError(f"{source} is a folder; give a CSV or Parquet file, or one of {', '.join(BUNDLED)}.")
+    if not path.is_file():
+        raise InputError(f"{source} is a pipe or a device, not a file: write the table to a file, and give that.")
     if path.stat().st_size == 0:
         raise InputError(f"{source} is empty; give a CSV file with a line of column names and a row for each case.")
     frame, remarks = _read_parquet(path) if path.suffix in (".parquet", ".pq") else _read_csv(path, texts)
     frame, more = _tidy(frame, source)
     return NamedTable(path.name.split(".")[0], frame, None, (*remarks, *more))
+
+
+def write_csv(frame: pd.DataFrame, out: Path | IO[str], safe: bool = False) -> None:
+    """A table as CSV. `safe`: no spreadsheet takes a text for a formula. A terminal gets no control characters."""
+    if safe:
+        frame = _with_texts(frame, lambda text: f"'{text}" if text.startswith(FORMULA) else text)
+    if not isinstance(out, Path) and out.isatty():
+        frame = _with_texts(frame, printable)
+    frame.to_csv(out, index=False)
+
+
+def _with_texts(frame: pd.DataFrame, change: Callable[[str], str]) -> pd.DataFrame:
+    """Every text of a table changed, those of its column names too."""
+    texts = frame.select_dtypes(exclude="number").map(lambda cell: change(cell) if isinstance(cell, str) else cell)
+    return frame.assign(**texts).rename(columns=change)
 
 
 def check_target(table: NamedTable, target: str | None) -> str:
@@ -112,9 +134,19 @@ def _not_found(source: str) -> str:
 
 
 def _read_parquet(path: Path) -> tuple[pd.DataFrame, tuple[str, ...]]:
+    import pyarrow
+    import pyarrow.parquet
+
     try:
+        schema = pyarrow.parquet.read_schema(path)
+        nested = [field.name for field in schema if pyarrow.types.is_nested(field.type)]
+        if nested:
+            raise InputError(
+                f"{path} has lists or structures in the column(s) {shortened(nested)}: a cell must hold one value. "
+                "Give each part a column of its own, or leave them out."
+            )
         return pd.read_parquet(path), ()
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, pyarrow.ArrowException) as error:
         raise InputError(f"{path} cannot be read as Parquet ({error}); if it is text, name it .csv.") from error
 
 
@@ -124,13 +156,14 @@ def _read_csv(path: Path, texts: Collection[str]) -> tuple[pd.DataFrame, tuple[s
     lines = [line for line in itertools.islice(io.StringIO(text), SNIFFED_LINES) if line.strip()]
     if not lines:
         raise InputError(f"{path} holds no line of text; give a line of column names and a row for each case.")
+    if _is_json(text):
+        raise InputError(f"{path} holds JSON, not a table of cells; in Python: pandas.read_json(...).to_csv(...).")
     try:
-        separator = _separator(lines)
-        cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
+        with _cells_of_any_length():
+            separator = _separator(lines)
+            cells = list(csv.reader(lines, delimiter=separator, skipinitialspace=True))
     except csv.Error as error:
-        raise InputError(
-            f"{path} cannot be read as a table: {error}; shorten that cell, or close its quotation marks."
-        ) from error
+        raise InputError(f"{path} cannot be read as a table: {error}; close its quotation marks.") from error
     if separator != ",":
         remarks.append(f"Columns of {path.name} are separated by {SEPARATORS[separator]}.")
     comma = separator != "," and _has_decimal_commas(cells[1:])
@@ -178,22 +211,80 @@ def _too_many_cells(path: Path, num_names: int, num_cells: int) -> str:
 
 
 def _text(path: Path) -> tuple[str, list[str]]:
-    payload = path.read_bytes()
-    if path.suffix == ".gz":
-        try:
-            payload = gzip.decompress(payload)
-        except (EOFError, OSError, zlib.error) as error:
-            raise InputError(
-                f"{path} cannot be unpacked ({error}); copy it again, or, if it is not compressed, name it {path.stem}."
-            ) from error
-    if b"\0" in payload[:4096] and not payload.startswith((b"\xff\xfe", b"\xfe\xff")):
+    payload = _unpacked(path) if path.suffix == ".gz" else path.read_bytes()
+    wide = payload.startswith((b"\xff\xfe", b"\xfe\xff"))
+    if b"\0" in payload[:4096] and not wide:
         raise InputError(f"{path} is not a text file; save the table as CSV (.csv) or Parquet (.parquet).")
-    if payload.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return payload.decode("utf-16"), [f"{path.name} is written in UTF-16."]
+    text, remarks = _decoded(path, payload, "utf-16" if wide else "utf-8-sig")
+    if "\0" in text:
+        line = text[: text.index("\0")].count("\n") + 1
+        raise InputError(
+            f"Line {line} of {path} holds a NUL byte, which no text does: the file is damaged; copy it anew."
+        )
+    return text, remarks
+
+
+def _decoded(path: Path, payload: bytes, encoding: str) -> tuple[str, list[str]]:
     try:
-        return payload.decode("utf-8-sig"), []
+        return payload.decode(encoding), [f"{path.name} is written in UTF-16."] if encoding == "utf-16" else []
+    except UnicodeDecodeError as error:
+        if encoding == "utf-16":
+            raise InputError(f"{path} begins as UTF-16 and is damaged ({error.reason}); save it as UTF-8.") from error
+    lines = [(number, line) for number, line in enumerate(payload.split(b"\n"), 1) if not line.isascii()]
+    others = [number for number, line in lines if not _is_utf8(line)]
+    if len(others) < len(lines):  # read as one encoding, the lines of the other would come out garbled
+        raise InputError(
+            f"{path} mixes encodings: line {others[0]} is not UTF-8, and other lines are. Save it as UTF-8 throughout."
+        )
+    return payload.decode("latin-1"), [f"{path.name} is not UTF-8: it was read as Latin-1."]
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        line.decode()
     except UnicodeDecodeError:
-        return payload.decode("latin-1"), [f"{path.name} is not UTF-8: it was read as Latin-1."]
+        return False
+    return True
+
+
+def _unpacked(path: Path) -> bytes:
+    """The content of a .gz file, as far as memory for it is a fair thing to ask."""
+    try:
+        with gzip.open(path) as file:
+            payload = file.read(UNPACKED_BYTES + 1)
+    except (EOFError, OSError, zlib.error) as error:
+        raise InputError(
+            f"{path} cannot be unpacked ({error}); copy it again, or, if it is not compressed, name it {path.stem}."
+        ) from error
+    if len(payload) > UNPACKED_BYTES:
+        raise InputError(
+            f"{path} unpacks to more than {UNPACKED_BYTES / 1e6:,.0f} MB; if that is meant, unpack it, and give the "
+            "file that comes out."
+        )
+    return payload
+
+
+def _is_json(text: str) -> bool:
+    """Whether a text is one JSON document, or one in each line."""
+    if not text.lstrip().startswith(("{", "[")):
+        return False
+    for part in (text.lstrip().split("\n", 1)[0], text):
+        try:
+            json.loads(part)
+        except (ValueError, RecursionError):
+            continue
+        return True
+    return False
+
+
+@contextmanager
+def _cells_of_any_length() -> Iterator[None]:
+    """csv refuses cells of more than 131,072 characters; a whole line is one where the separator is another."""
+    before = csv.field_size_limit(min(sys.maxsize, 2**31 - 1))
+    try:
+        yield
+    finally:
+        csv.field_size_limit(before)
 
 
 def _separator(lines: list[str]) -> str:

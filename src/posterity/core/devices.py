@@ -10,6 +10,7 @@ process runs the same program, and what one of them decides by its own clock the
 from __future__ import annotations
 
 import os
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -89,6 +90,40 @@ def use_all_cores() -> None:
             "posterity before the first JAX computation.",
             stacklevel=3,
         )
+
+
+class Fork:
+    """Whether this process is a copy of one in which JAX was running, whose threads it does not have."""
+
+    happened = False
+
+    @classmethod
+    def notice(cls) -> None:
+        cls.happened = cls.happened or _is_running()
+
+
+if sys.platform != "win32":
+    os.register_at_fork(after_in_child=Fork.notice)
+
+
+def check_process() -> None:
+    """Refuse to compute where JAX would wait forever for threads that a fork has not copied."""
+    if Fork.happened:
+        raise RuntimeError(
+            "This process was forked from one in which JAX was running, and JAX would hang in it. Start processes by "
+            "'spawn', multiprocessing.get_context('spawn'), or use joblib with its own backend, loky."
+        )
+
+
+def _is_running() -> bool:
+    """Whether JAX has started its devices, which it answers by refusing another number of them."""
+    chosen = getattr(jax.config, "jax_num_cpu_devices")  # noqa: B009 (its type stub lacks it)
+    try:
+        jax.config.update("jax_num_cpu_devices", 2 if chosen == 1 else 1)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", chosen)
+    return False
 
 
 def _num_cores() -> int:

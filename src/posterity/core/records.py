@@ -9,7 +9,7 @@ import jax
 
 T = TypeVar("T")
 
-RECORDS: dict[str, type] = {}  # every record by its name, so that a store can name one without holding code
+RECORDS: dict[str, type] = {}  # every record by its qualified name: a store names one without holding code
 
 
 def traced(default: Any = dataclasses.MISSING) -> Any:
@@ -63,8 +63,25 @@ def record(cls: type[T]) -> type[T]:
         return value
 
     jax.tree_util.register_pytree_with_keys(cls, flatten_with_keys, unflatten, flatten)  # type: ignore[arg-type]
-    RECORDS[cls.__name__] = cls
+    _register(cls)
     return cls
+
+
+def qualified_name(cls: type) -> str:
+    """What a store calls a class."""
+    return f"{cls.__module__}.{cls.__qualname__}"
+
+
+def _register(cls: type) -> None:
+    """Enter a record under its qualified name; another class of that name would be read in its place.
+
+    A cell of a notebook that runs again, or a function that does, makes its own record anew.
+    """
+    name = qualified_name(cls)
+    runs_again = cls.__module__ == "__main__" or "<locals>" in cls.__qualname__
+    if name in RECORDS and not runs_again:
+        raise TypeError(f"There is a record {name} already: give the second class another name.")
+    RECORDS[name] = cls
 
 
 def replace(value: T, **changes: Any) -> T:

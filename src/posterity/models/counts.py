@@ -10,7 +10,7 @@ import numpyro.distributions as dist
 
 from posterity.core import records
 from posterity.core.types import Array
-from posterity.models.likelihoods import Likelihood, fixed_outputs
+from posterity.models.likelihoods import Likelihood
 
 
 @records.record
@@ -18,7 +18,7 @@ class Poisson(Likelihood):
     """Counts with mean exp(f)."""
 
     kind = "counts"
-    num_outputs: int = fixed_outputs(1)
+    num_outputs = 1
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return _Poisson(outputs[..., 0])
@@ -32,7 +32,7 @@ class NegativeBinomial(Likelihood):
     """Counts with mean exp(f_1) and variance mean + mean^2 / exp(f_2): more spread than Poisson allows."""
 
     kind = "counts"
-    num_outputs: int = fixed_outputs(2)
+    num_outputs = 2
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return _NegativeBinomial(outputs[..., 0], outputs[..., 1])

@@ -6,7 +6,6 @@ line: `likelihood(lambda o: dist.Gamma(jnp.exp(o[..., 0]), jnp.exp(o[..., 1])), 
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
@@ -22,11 +21,6 @@ from posterity.core.types import Array
 Kind = Literal["continuous", "classes", "counts"]
 CLASSES = (dist.BernoulliLogits, dist.BernoulliProbs, dist.CategoricalLogits, dist.CategoricalProbs)
 MINIMUM_SCALE = 1e-3  # a scale that may reach zero lets a chain fall into a spike at one datum and stay there
-
-
-def fixed_outputs(num_outputs: int) -> Any:
-    """A field that a store names and nobody sets: the number of outputs of a likelihood that takes no other."""
-    return dataclasses.field(default=num_outputs, init=False, repr=False)
 
 
 class Likelihood:
@@ -172,7 +166,7 @@ class HeteroscedasticGaussian(Likelihood):
     """y ~ N(f_1, exp(f_2)): mean and log variance, both from the network (Kendall & Gal 2017, eq. 8)."""
 
     minimum_scale: float = records.traced(default=MINIMUM_SCALE)  # of the noise, in the target's units
-    num_outputs: int = fixed_outputs(2)
+    num_outputs = 2
 
     def __post_init__(self) -> None:
         if isinstance(self.minimum_scale, int) or not self.minimum_scale >= 0:
@@ -226,7 +220,7 @@ class Bernoulli(Likelihood):
     """y in {0, 1} with P(y = 1) = sigmoid(f)."""
 
     kind = "classes"
-    num_outputs: int = fixed_outputs(1)
+    num_outputs = 1
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return dist.BernoulliLogits(outputs[..., 0])
@@ -240,14 +234,14 @@ class Categorical(Likelihood):
     """y in {0 .. num_classes - 1} with P(y) = softmax(f)."""
 
     kind = "classes"
-    num_outputs: int = 2  # one for each class; what a store calls it
+    num_classes: int = 2
 
-    def __init__(self, num_classes: int = 2) -> None:
-        check_whole("Categorical", 2, num_classes=num_classes)
-        object.__setattr__(self, "num_outputs", num_classes)
+    def __post_init__(self) -> None:
+        check_whole("Categorical", 2, num_classes=self.num_classes)
 
-    def __repr__(self) -> str:
-        return f"Categorical(num_classes={self.num_outputs})"
+    @property
+    def num_outputs(self) -> int:  # type: ignore[override]
+        return self.num_classes
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         return dist.CategoricalLogits(outputs)

@@ -14,17 +14,26 @@ import numpy as np
 
 from posterity.core import pytrees
 from posterity.core.checks import is_number, is_whole
+from posterity.core.devices import check_process
 from posterity.core.types import Family, Key, Params
 from posterity.data.arrays import check_inputs, check_like
 from posterity.models.model import Model
 from posterity.posterior import diagnose
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.trace import Trace
-from posterity.prediction.novelty import SCORES, Calibration, FeatureDistance, Score, feature_distance
+from posterity.prediction.novelty import (
+    FEATURE_DRAWS,
+    SCORES,
+    Calibration,
+    FeatureDistance,
+    Score,
+    feature_distance,
+)
 from posterity.prediction.prediction import Prediction
 from posterity.prediction.streaming import DEFAULT_MEMORY, OutputStream
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import MANIFEST, Writer
+from posterity.storage.lock import hold
 from posterity.weights.families import DropoutMasks, Samples
 
 if TYPE_CHECKING:
@@ -73,6 +82,7 @@ class Posterior:
             memory: Bytes to stay within, about; draws on disk are read in pieces that fit.
             closed_form: Use Gaussian formulas where method and likelihood have them, instead of draws.
         """
+        check_process()
         _check_memory(memory)
         inputs = check_inputs(x)
         self._check_rows(inputs)
@@ -90,14 +100,17 @@ class Posterior:
     def calibrate(self, x: Any, score: Score | None = None) -> Posterior:
         """The same posterior with out-of-distribution p-values, from rows it was not trained on.
 
-        `score`: "epistemic", "total", or "features" (distance of the last hidden features); by default epistemic, or
-        features where one draw leaves nothing to disagree.
+        `score`: "epistemic", "total", "logits" (their variance over draws, for classes), or "features" (distance of
+        the last hidden features). By default epistemic for numbers; features for classes where draws are stored, logits
+        where they are made afresh; and features where one draw leaves nothing to disagree.
         """
         if score is not None and score not in SCORES:
             raise ValueError(f"score={score!r} is not known; choose from {', '.join(SCORES)}.")
         inputs = check_inputs(x)
         single = self.family.num_draws == 1 and not self._has_closed_form
-        chosen: Score = score or ("features" if single else "epistemic")
+        chosen: Score = score or "epistemic"
+        if score is None and (single or self.model.likelihood.kind == "classes"):
+            chosen = "logits" if self.family.num_draws is None else "features"
         distance = None
         if chosen == "features":
             distance = self.feature_distance()
@@ -106,8 +119,10 @@ class Posterior:
         return dataclasses.replace(self, calibration=blank._replace(scores=scores))
 
     def feature_distance(self) -> FeatureDistance:
-        """How far a row's last hidden features lie from those of the training rows."""
-        return feature_distance(self.model, self._complete_weights(), self.inputs)
+        """How far a row's last hidden features lie from those of the training rows, over draws or starting weights."""
+        stored = self.family.num_draws
+        weights = self._complete_weights() if stored is None else self.weights(min(stored, FEATURE_DRAWS))
+        return feature_distance(self.model, weights, self.inputs)
 
     def save(self, path: str | Path) -> None:
         """Write everything into a new folder; `load(path)` reads it again. Draws go into files of about 64 MB."""
@@ -116,8 +131,9 @@ class Posterior:
             raise StoreError(f"{folder} holds a store already; choose a new folder.")
         from posterity.posterior.saving import posterior_parts  # which builds posteriors, and so imports this module
 
-        writer = Writer(folder)
-        writer.manifest({"posterior": posterior_parts(self, writer)})
+        with hold(folder):
+            writer = Writer(folder)
+            writer.manifest({"posterior": posterior_parts(self, writer)})
 
     def weights(self, num_draws: int | None = None, seed: int = 0) -> Params:
         """Complete weights of draws, [S, ...]; by default of all stored ones, or of one where fresh ones are made."""

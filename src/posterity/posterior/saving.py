@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -11,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core import pytrees, records
+from posterity.core.names import printable
 from posterity.core.types import Family
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.receipt import Receipt
 from posterity.posterior.trace import Trace
 from posterity.prediction.novelty import Calibration
-from posterity.storage.codec import StoreError, decode, encode, find_missing, plain_json
+from posterity.storage.codec import StoreError, alike, decode, encode, find_missing, plain_json
 from posterity.storage.folder import Reader, Writer
 from posterity.weights.families import Samples
 from posterity.weights.on_disk import HELD_BYTES, StoredSamples, open_draws, settle, write_draws
@@ -77,10 +80,10 @@ def posterior_from(reader: Reader, model: Model | None, memory: float = HELD_BYT
     body, arrays = reader.body["posterior"], reader.arrays("posterior")
     passed = model is not None
     model = stored_model(body["model"], arrays, model)
-    receipt = Receipt(**{**body["receipt"], "notes": tuple(body["receipt"]["notes"])})
+    receipt = _receipt(body["receipt"])
     family = family_from(body["family"], arrays, reader, memory)
     inputs, trace, facts = (decode(body[name], arrays) for name in ("inputs", "trace", "facts"))
-    if passed and "signature" in body:  # stores of earlier versions have none
+    if passed:
         check_network(model, inputs, body["weights"], decode(body["signature"], arrays))
     method, metadata = decode(body["method"], arrays), body["metadata"]
     if not isinstance(trace, Trace):
@@ -95,13 +98,19 @@ def posterior_from(reader: Reader, model: Model | None, memory: float = HELD_BYT
         inputs=inputs,
         metadata=metadata,
     )
-    if "signature" in body or family.num_draws is not None:  # fresh draws of earlier versions had another key
-        _check_outputs(posterior, decode(body["outputs"], arrays))
+    _check_outputs(posterior, decode(body["outputs"], arrays))
     if body["calibration"] is None:
         return posterior
     name, scores = body["calibration"], decode(body["scores"], arrays)
     distance = posterior.feature_distance() if name == "features" else None
     return dataclasses.replace(posterior, calibration=Calibration(name, scores, distance))
+
+
+def _receipt(stored: dict[str, Any]) -> Receipt:
+    """A receipt is for people: its texts are shown as they are."""
+    texts = {name: printable(value) for name, value in stored.items() if isinstance(value, str)}
+    versions = {printable(name): printable(version) for name, version in stored["versions"].items()}
+    return Receipt(**{**stored, **texts, "versions": versions, "notes": tuple(map(printable, stored["notes"]))})
 
 
 def _check_outputs(posterior: Posterior, expected: np.ndarray) -> None:
@@ -178,3 +187,17 @@ def stored_model(stored: Any, arrays: dict[str, np.ndarray], given: Model | None
             f"The store could not hold {', '.join(missing)}: build the model again and pass it, load(path, model)."
         )
     return model
+
+
+def warn_of_other_beliefs(given: Model | None, kept: Model, facts: Mapping[str, Any] | None = None) -> None:
+    """Name a prior or noise that was passed again and is not the stored one, which is kept.
+
+    `facts` of a posterior say what its method has tuned, where another value is no mistake.
+    """
+    for name, tuned in (("prior", "prior_scale"), ("likelihood", "noise_scale")) if given is not None else ():
+        passed, stored = getattr(given, name), getattr(kept, name)
+        if tuned not in (facts or {}) and not alike(passed, stored):
+            warnings.warn(
+                f"The model passed has the {name} {passed}; the store was made with {stored}, which is used.",
+                stacklevel=3,
+            )

@@ -205,6 +205,12 @@ class Prediction:
         self._require("classes", "mutual_information", "epistemic")
         return self._map(uncertainty.jackknife_mutual_information)
 
+    @property
+    def logit_variance(self) -> np.ndarray:
+        """How much the draws disagree on the logits of the classes: unlike epistemic, it grows without bound."""
+        self._require("classes", "logit_variance", "epistemic")
+        return self._map(uncertainty.logit_variance)
+
     @cached_property
     def variation_ratio(self) -> np.ndarray:
         """The share of draws that do not vote for the most voted class."""

@@ -95,6 +95,17 @@ def jackknife_mutual_information(model: Model, block: Components) -> Array:
     return information.mutual_information_jackknife(class_probs(block.marginal(model)))
 
 
+def logit_variance(model: Model, block: Components) -> Array:
+    """Variance over draws of the log probabilities less their mean over classes, which for a softmax are its logits.
+
+    Mean over classes. From log probabilities, not from outputs: what outputs mean differs between likelihoods.
+    """
+    distribution = block.marginal(model)
+    labels = range(class_probs(distribution).shape[-1])
+    logs = jnp.stack([distribution.log_prob(jnp.asarray(label)) for label in labels], -1)
+    return (logs - logs.mean(-1, keepdims=True)).var(0).mean(-1)
+
+
 def variation_ratio(model: Model, block: Components) -> Array:
     return information.variation_ratio(class_probs(block.marginal(model)))
 

@@ -19,14 +19,15 @@ import numpyro.distributions as dist
 import optax
 
 from posterity.core import pytrees, records
+from posterity.core.checks import is_number
+from posterity.core.names import printable
 from posterity.models.priors import Fixed, Flat
 from posterity.networks.images import LeNet, ResNet, UNet
 from posterity.networks.perceptron import MLP
 from posterity.networks.sequences import CNNLSTM
 
 DISTRIBUTIONS = ("Normal", "Laplace", "StudentT", "Cauchy", "Logistic", "Uniform", "Gumbel", "SoftLaplace")
-NETWORKS = {cls.__name__: cls for cls in (MLP, LeNet, ResNet, UNet, CNNLSTM)}
-PLAIN = {**NETWORKS, "Flat": Flat, "Fixed": Fixed}
+PLAIN = {records.qualified_name(cls): cls for cls in (MLP, LeNet, ResNet, UNet, CNNLSTM, Flat, Fixed)}
 KINDS = ("array", "dict", "tuple", "record", "mixture", "distribution", "optimizer", "missing")
 OPTIMIZERS = ("adam", "adamw", "sgd", "rmsprop", "adagrad", "lion", "nadam", "radam", "adabelief", "lamb", "noisy_sgd")
 PASSED_AGAIN = ("model", "method")  # to `load` or `resume`: the only values of which a store may lack a part
@@ -34,6 +35,9 @@ PASSED_AGAIN = ("model", "method")  # to `load` or `resume`: the only values of 
 
 class StoreError(ValueError):
     """A store that cannot be read, or not for what was asked; the message says what to do."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(printable(message))  # it may quote the store
 
 
 class Missing:
@@ -63,10 +67,14 @@ def encode(value: Any, arrays: dict[str, np.ndarray], name: str = "") -> Any:
         return {"dict": [[key, encode(item, arrays, f"{name}/{key}")] for key, item in value.items()]}
     if isinstance(value, tuple | list) and not _is_named(value):
         return {"tuple": [encode(item, arrays, f"{name}/{i}") for i, item in enumerate(value)]}
-    if _is_record(value) or isinstance(value, tuple(PLAIN.values())):
-        parts = {f.name: _plain(getattr(value, f.name), f) for f in _stored_fields(value)}
-        fields = {field: encode(part, arrays, f"{name}/{field}") for field, part in parts.items()}
-        return {"record": type(value).__name__, "fields": fields}
+    if _is_record(value):
+        fields = {}
+        for field in _stored_fields(value):
+            part = getattr(value, field.name)
+            stored = encode(_plain(part, field), arrays, f"{name}/{field.name}")
+            if not (part is field.default and _is_missing(stored)):  # a function that is the default comes back as it
+                fields[field.name] = stored
+        return {"record": records.qualified_name(type(value)), "fields": fields}
     return _encode_named(value, arrays, name)
 
 
@@ -92,13 +100,16 @@ def _encode_named(value: Any, arrays: dict[str, np.ndarray], name: str) -> Any:
 
 
 def decode(stored: Any, arrays: dict[str, np.ndarray]) -> Any:
-    """The value again; `Missing` where the store could not hold it."""
+    """The value again; `Missing` where the store could not hold it.
+
+    Its arrays are taken out of `arrays`: each belongs to one value, so that a store cannot ask for it many times.
+    """
     if not isinstance(stored, dict):
         return stored
     kind = next((kind for kind in KINDS if kind in stored), "none of them")
     content: Any = stored.get(kind)
     if kind == "array":
-        return arrays[content]
+        return arrays.pop(content)
     if kind == "dict":
         return {key: decode(item, arrays) for key, item in content}
     if kind == "tuple":
@@ -121,28 +132,45 @@ def decode(stored: Any, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _decode_record(name: str, fields: dict[str, Any]) -> Any:
-    table = {**PLAIN, **records.RECORDS}
-    if name not in table:
-        raise StoreError(f"The store names {name!r}, which this version does not know: pip install -U posterity.")
-    cls = table[name]
-    value = object.__new__(cls)
+    """A record built as a user builds it, with its checks; unchecked where a part must be passed again."""
+    cls = _class_of(name)
+    if cls is None:
+        raise StoreError(
+            f"The store names {name!r}, which this process does not know: import the module that defines it, or pip "
+            "install -U posterity."
+        )
     known = {f.name: f for f in dataclasses.fields(cls)}
     for field in set(fields) - set(known):
         raise StoreError(f"The store gives {name} a field {field!r}, which this version does not have.")
+    if "start" in known:
+        fields = {"start": None, **fields}  # what a run started from has served
+    for field, given in fields.items():
+        default = known[field].default
+        if isinstance(given, tuple) and _is_named(default) and not _is_named(given):
+            fields[field] = type(default)(*given)
+    if not find_missing(tuple(fields.values())):
+        return cls(**fields)
+    value = object.__new__(cls)
     for field, described in known.items():
-        given = fields.get(field, None if field == "start" else described.default)
-        named = isinstance(given, tuple) and _is_named(described.default) and not _is_named(given)
-        object.__setattr__(value, field, type(described.default)(*given) if named else given)
+        object.__setattr__(value, field, fields.get(field, described.default))
     return value
 
 
+def _class_of(name: str) -> Any:
+    return PLAIN.get(name) or records.RECORDS.get(name)
+
+
 def _is_record(value: Any) -> bool:
-    """By its class and not by its name alone: numpyro has a Laplace and a StudentT of its own."""
-    return records.RECORDS.get(type(value).__name__) is type(value)
+    """Whether a store can name the class of this value and find it again."""
+    return _class_of(records.qualified_name(type(value))) is type(value)
 
 
 def _is_named(value: Any) -> bool:
     return isinstance(value, tuple) and hasattr(value, "_fields")
+
+
+def _is_missing(stored: Any) -> bool:
+    return isinstance(stored, dict) and "missing" in stored
 
 
 def _plain(value: Any, field: Any) -> Any:
@@ -160,6 +188,20 @@ def find_missing(value: Any) -> list[str]:
         items: Iterable[Any] = value.values() if isinstance(value, dict) else value
         return [what for item in items for what in find_missing(item)]
     return []
+
+
+def alike(a: Any, b: Any) -> bool:
+    """Whether two values are stored as the same but for rounding; of functions that none can hold, this is unknown."""
+    texts, numbers = [], []
+    for value in (a, b):
+        arrays: dict[str, np.ndarray] = {}
+        stored = encode(decode(encode(value, arrays, "model"), arrays), arrays, "model")  # as it comes back
+        leaves, structure = jax.tree.flatten(stored)
+        texts.append((structure, [leaf for leaf in leaves if not is_number(leaf)], list(arrays)))
+        numbers.append([leaf for leaf in leaves if is_number(leaf)] + list(arrays.values()))
+    return texts[0] == texts[1] and all(
+        np.shape(x) == np.shape(y) and np.allclose(x, y, rtol=1e-6, atol=0.0) for x, y in zip(*numbers, strict=True)
+    )
 
 
 def fingerprint(values: Any) -> str:

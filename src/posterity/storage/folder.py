@@ -1,16 +1,24 @@
 """A run or a posterior as a directory: safetensors for arrays, then a JSON manifest with the checksum of every file.
 
 Files are written beside their final name, flushed to disk and renamed, the manifest last: whatever interrupts a write,
-the manifest on disk names only whole files. What a manifest says of values is told by `encoding`.
+the manifest on disk names only whole files. `codec` has the form of the values in it.
+
+A store may come from a stranger. Nothing is read or written through a link, sizes are checked before memory is taken,
+and a file is checked before it is used.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
+import re
+import stat
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +33,9 @@ from posterity.storage.codec import StoreError
 FORMAT = 1
 MANIFEST = "manifest.json"
 LEFT_BEHIND = "job.safetensors"  # the one file that a run writes before its first manifest
+FIRST_STAGE = "start"  # the folder, within that of a run, of the run it starts from
+MANIFEST_BYTES = 128 * 2**20  # a manifest takes some kilobytes, and 100 bytes for each file
+NO_FOLLOW = 0 if sys.platform == "win32" else os.O_NOFOLLOW
 
 DAMAGE = (  # what values come to that were edited, wherever they are used
     *(LookupError, TypeError, ValueError, AttributeError, AssertionError),
@@ -42,6 +53,7 @@ class Writer:
     def __init__(self, folder: Path, together: bool = False, ours: bool = False) -> None:
         self.folder, self.together = folder, together
         self.files: dict[str, str] = {}  # name -> checksum
+        _refuse_link(folder)
         try:
             folder.mkdir(parents=True, exist_ok=True)
             begins = not (folder / MANIFEST).exists()
@@ -73,8 +85,13 @@ class Writer:
     def manifest(self, body: dict[str, Any]) -> None:
         body = {"format": FORMAT, "files": self.files, **body}
         text = json.dumps(body, sort_keys=True)
-        whole = json.dumps({"checksum": _digest(text.encode()), "body": text}, indent=1)
-        self._write(MANIFEST, whole.encode())
+        whole = json.dumps({"checksum": _digest(text.encode()), "body": text}, indent=1).encode()
+        if len(whole) > MANIFEST_BYTES:
+            raise StoreError(
+                f"The manifest of {self.folder} would take {_megabytes(len(whole))}, more than the "
+                f"{_megabytes(MANIFEST_BYTES)} that can be read again: pass less metadata."
+            )
+        self._write(MANIFEST, whole)
         if self._writes:
             # Only what this store itself has named: a folder may hold files of others.
             for name in self._named - set(self.files):
@@ -95,7 +112,8 @@ class Writer:
     def _replace(self, name: str, payload: bytes) -> None:
         final, temporary = self.folder / name, self.folder / f".{name}.partial"
         try:
-            with open(temporary, "wb") as file:
+            temporary.unlink(missing_ok=True)  # of a run that was killed
+            with open(temporary, "xb", opener=_without_following) as file:
                 file.write(payload)
                 file.flush()
                 os.fsync(file.fileno())
@@ -125,22 +143,37 @@ class Reader:
             raise StoreError(f"The store {self.folder} does not name {full}; it is damaged.")
         path = self.folder / full
         if full not in self._verified:
-            if not path.is_file() or _digest_file(path) != self.files[full]:
+            if _digest_file(path) != self.files[full]:
+                if _read_manifest(self.folder) != self.body:
+                    raise StoreError(f"The run in {self.folder} went on while its store was read: read it again.")
                 raise StoreError(f"{path} is missing or damaged (its checksum is wrong); restore it from a copy.")
             self._verified.add(full)
         return path
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
+        """The arrays of a file, in memory."""
+        size = _size(self.folder / f"{name}.safetensors")
+        if size > _memory():
+            raise StoreError(
+                f"{self.folder / name}.safetensors takes {_megabytes(size)}, more than the memory of this machine: "
+                "open it on a larger one."
+            )
         path = self.path(name)
         try:
-            return safetensors.numpy.load_file(path)
+            arrays = safetensors.numpy.load_file(path)
         except (SafetensorError, LookupError, ValueError, OverflowError) as error:
             raise StoreError(f"{path} is damaged ({error}); restore it from a copy.") from error
+        for key, array in arrays.items():
+            if max(array.shape, default=0) > size:  # an array without numbers may claim any length
+                raise StoreError(f"{path} is damaged: {key} has shape {array.shape}; restore it from a copy.")
+        return arrays
 
     def check_files(self) -> None:
-        """Refuse a store of which any file is damaged."""
+        """Refuse a store of which any file is damaged, those of its first stage included."""
         for name in self.files:
             self.path(name.removesuffix(".safetensors"))
+        if os.path.lexists(self.folder / FIRST_STAGE / MANIFEST):
+            Reader(self.folder / FIRST_STAGE).check_files()
 
     @contextmanager
     def damage_in_words(self, unless: Callable[[], bool] = lambda: False) -> Iterator[None]:
@@ -152,6 +185,13 @@ class Reader:
             yield
         except StoreError:
             raise
+        except (MemoryError, jax.errors.JaxRuntimeError) as error:
+            if unless() or not (isinstance(error, MemoryError) or "RESOURCE_EXHAUSTED" in str(error)):
+                raise
+            raise StoreError(
+                f"The store {self.folder} asks for more memory than there is ({error}): it was edited, or needs a "
+                "larger machine."
+            ) from error
         except DAMAGE as error:
             if unless():
                 raise
@@ -162,18 +202,53 @@ class Reader:
             ) from error
 
 
+def open_file(path: Path) -> FileIO:
+    """A file of a store for reading: no link, which may lead anywhere, and no pipe or device, which may never end."""
+    try:
+        mode = os.lstat(path).st_mode
+        if stat.S_ISLNK(mode):
+            raise StoreError(f"{path} is a link, which no store makes: put the file it leads to in its place.")
+        if not stat.S_ISREG(mode):
+            raise StoreError(f"{path} is not a file; restore it from a copy.")
+        return open(path, "rb", buffering=0, opener=_without_following)
+    except FileNotFoundError as error:
+        raise StoreError(f"{path} is missing or damaged; restore it from a copy.") from error
+    except OSError as error:
+        raise StoreError(f"Cannot read {path}: {error.strerror}.") from error
+
+
+def _without_following(path: str, flags: int) -> int:
+    return os.open(path, flags | NO_FOLLOW, 0o666)
+
+
+def _refuse_link(folder: Path) -> None:
+    """Of a folder within a store; the store itself may well be reached by a link."""
+    if folder.is_symlink() and (folder.parent / MANIFEST).exists():
+        raise StoreError(f"{folder} is a link, which no store makes: put the folder it leads to in its place.")
+
+
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
-    if not path.is_file():
+    _refuse_link(folder)
+    if not os.path.lexists(path):
         remedy = "; the run in it was killed as it began: call fit again" if _left_behind(folder / LEFT_BEHIND) else ""
         raise StoreError(f"{folder} is not a store: it has no {MANIFEST}{remedy}.")
     damaged = StoreError(f"{path} is damaged; restore it from a copy.")
     try:
-        whole = json.loads(path.read_bytes())
+        with open_file(path) as file:
+            size = os.fstat(file.fileno()).st_size  # of this file: a run may put a new one in its place
+            if size > MANIFEST_BYTES:
+                raise StoreError(
+                    f"{path} takes {_megabytes(size)}, and no manifest takes more than {_megabytes(MANIFEST_BYTES)}: "
+                    "it is damaged; restore it from a copy."
+                )
+            whole = json.loads(file.read(size))
         if not isinstance(whole, dict) or _digest(whole["body"].encode()) != whole["checksum"]:
             raise damaged
         body = json.loads(whole["body"])
-    except (ValueError, KeyError, AttributeError, UnicodeDecodeError, RecursionError) as error:
+    except StoreError:
+        raise
+    except (ValueError, KeyError, AttributeError, TypeError, RecursionError) as error:
         raise damaged from error
     if not isinstance(body, dict) or not isinstance(body.get("format"), int) or not _names_files(body.get("files")):
         raise damaged
@@ -187,7 +262,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 def _names_files(files: Any) -> bool:
     """Whether this maps names of files with arrays, not of places elsewhere, to checksums."""
     return isinstance(files, dict) and all(
-        Path(name).name == name and name.endswith(".safetensors") and isinstance(files[name], str) for name in files
+        re.fullmatch(r"[\w-]+\.safetensors", name, re.ASCII) and isinstance(files[name], str) for name in files
     )
 
 
@@ -206,6 +281,8 @@ def _check_empty(folder: Path) -> None:
 
 def _left_behind(path: Path) -> bool:
     """Whether this is the description of a run: a file of another's own could have its name."""
+    if path.is_symlink() or not path.is_file():  # a pipe could be waited for forever
+        return False
     try:
         with safe_open(path, "np") as file:
             return {"data/y", "outputs"} <= set(file.keys())
@@ -229,5 +306,26 @@ def _digest(payload: bytes) -> str:
 
 
 def _digest_file(path: Path) -> str:
-    with open(path, "rb") as file:
+    """The checksum of a file; none where there is no file."""
+    if not os.path.lexists(path):
+        return ""
+    with open_file(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _size(path: Path) -> int:
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0  # which whoever opens it reports
+
+
+def _memory() -> float:
+    """Bytes of memory that this machine has."""
+    if sys.platform == "win32":
+        return math.inf
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.0f} MB"

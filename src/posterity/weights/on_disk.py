@@ -20,11 +20,12 @@ import numpy as np
 from posterity.core import pytrees, records
 from posterity.core.types import Array, Family, Key, ModelLike, Params
 from posterity.storage.codec import StoreError
-from posterity.storage.folder import Writer
+from posterity.storage.folder import Writer, open_file
 from posterity.weights.families import Samples, WeightFamily
 
 SHARD_BYTES = 64 * 2**20  # of a file of draws; a single draw of every chain may take more
 HELD_BYTES = 64 * 2**20  # draws of at most this size are read into memory
+HEADER_BYTES = 16 * 2**20  # some hundred bytes for each array
 NUMBERS = {
     "F64": np.float64,
     "F32": np.float32,
@@ -51,7 +52,7 @@ class StoredFile(NamedTuple):
 
     @classmethod
     def of(cls, path: Path) -> StoredFile:
-        status = path.stat()
+        status = path.lstat()
         return cls(path, status.st_size, status.st_mtime_ns)
 
     @contextmanager
@@ -64,7 +65,7 @@ class StoredFile(NamedTuple):
             raise StoreError(
                 f"{self.path} holds draws of this posterior and was moved or changed since: load the posterior again."
             )
-        with open(self.path, "rb", buffering=0) as file:
+        with open_file(self.path) as file:
             yield file
 
 
@@ -222,6 +223,9 @@ def open_draws(paths: Iterable[Path], template: Params) -> Params:
     Leaves that are numbers say which array belongs there. The checksums must have been found right before.
     """
     leaves, structure = jax.tree.flatten(template)
+    paths = list(paths)
+    if len(set(paths)) != len(paths):
+        raise StoreError("The store names a file of draws several times; it was edited: restore it from a copy.")
     files = [StoredFile.of(path) for path in paths]
     tables = [_extents(file) for file in files]
     if len({shape[0] for table in tables for _, shape, _ in table.values()}) != 1:
@@ -299,13 +303,15 @@ def _extents(file: StoredFile) -> dict[str, _Extent]:
     try:
         with file.open() as opened:
             first = 8 + int.from_bytes(opened.read(8), "little")
-            if first > file.size:
+            if first > min(file.size, HEADER_BYTES):
                 raise ValueError(f"a header of {first - 8} bytes")
             header = json.loads(opened.read(first - 8))
         header.pop("__metadata__", None)
         extents = {name: _extent(entry, first, file.size) for name, entry in header.items()}
         if len({extent.shape[1] for extent in extents.values()}) > 1:
             raise ValueError("arrays of other numbers of draws")
+        if sum(math.prod(extent.shape) * extent.dtype.itemsize for extent in extents.values()) > file.size:
+            raise ValueError("arrays that share their bytes")
     except StoreError:
         raise
     except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
@@ -322,4 +328,6 @@ def _extent(entry: Any, first: int, size: int) -> _Extent:
         raise ValueError(f"shape {shape} at {begin} .. {end}")
     if len(shape) < 2 or min(shape[:2]) < 1 or first + end > size or end - begin != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"shape {shape} of {dtype} in {end - begin} bytes")
+    if shape[0] * shape[1] > size:  # draws without weights take no bytes, however many there are
+        raise ValueError(f"shape {shape} in a file of {size} bytes")
     return _Extent(first + begin, shape, dtype)

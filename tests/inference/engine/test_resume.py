@@ -109,6 +109,13 @@ def test_a_run_killed_twenty_times_equals_the_uninterrupted_one(tmp_path):
     check_killed_run(tmp_path, "hmc", kills=20)
 
 
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in METHODS if name not in ("hmc", "sgld")])
+def test_runs_of_eight_methods_killed_five_times_equal_uninterrupted_ones(name, tmp_path):
+    """Kills land in every stage of a fit: the ensemble before MILE, each round of Laplace."""
+    check_killed_run(tmp_path, name, kills=5)
+
+
 def test_a_budgeted_run_is_readable_and_its_data_are_checked(tmp_path):
     method = HMC(num_draws=300, num_burn_in=100, step_size=0.02, trajectory_length=0.4)
     run = cut_off(tmp_path / "run", SIMPLE, method, 120)

@@ -1,5 +1,7 @@
 """Laplace against the exact posterior, against loops over rows, and its structures against each other."""
 
+import itertools
+
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -14,7 +16,9 @@ from scipy.stats import multivariate_normal
 
 from posterity import MAP, DeepEnsemble, Model, fit
 from posterity.core.types import Batch
+from posterity.data.batches import clock
 from posterity.inference.methods import curvature as curvatures
+from posterity.inference.methods import wide
 from posterity.inference.methods.exact import Exact
 from posterity.inference.methods.laplace import Laplace
 from posterity.models.counts import Poisson
@@ -30,7 +34,7 @@ DESIGN = np.concatenate([np.ones((12, 1)), X], 1)
 CLASSES = np.arange(12) % 3
 WEIGHT = np.array([1.0] * 9 + [2.0, 0.5, 0.0])
 NETWORK = mlp((4,), activation="tanh")
-STRUCTURES = ("full", "diagonal", "kronecker", "last_layer")
+MATRICES = ("full", "diagonal", "kronecker")
 
 
 @pytest.fixture(autouse=True)
@@ -45,15 +49,15 @@ def result(method, model, params, y, x=X, weight=WEIGHT):
     method.check(model.bind(fixed), free, type("Data", (), {"x": x})())
 
     state = _run(method, model, free, fixed, Batch(np.asarray(x), np.asarray(y), np.asarray(weight)))
-    state = jax.tree.map(np.asarray, state)
     stacked = jax.tree.map(lambda leaf: np.asarray(leaf)[None], (state, fixed))
-    return state, method.finish(model, stacked[0], None, stacked[1])
+    return wide.on_host(state), method.finish(model, stacked[0], None, stacked[1])
 
 
 @jax.jit
 def _run(method, model, free, fixed, batch):
-    kernel = method.kernel(model.bind(fixed))
-    return kernel.step(None, kernel.init(None, free, batch, None), batch, None)[0]
+    kernel, zero = method.kernel(model.bind(fixed)), jnp.zeros((), int)
+    now = clock(zero, zero + 1, zero, 1, len(batch.y))
+    return kernel.step(None, kernel.init(None, free, batch, now), batch, now)[0]
 
 
 def start(model):
@@ -96,8 +100,8 @@ def test_full_is_exact_where_the_model_is_linear_gaussian(tempering):
 
 def test_without_data_the_posterior_is_the_prior():
     model = Model(NETWORK, Categorical(3), dist.Normal(0.0, 2.0))
-    for structure in STRUCTURES[:3]:
-        made = result(Laplace(structure=structure), model, start(model), CLASSES, weight=WEIGHT * 1e-14)[1]
+    for matrix in MATRICES:
+        made = result(Laplace(matrix=matrix), model, start(model), CLASSES, weight=WEIGHT * 1e-14)[1]
         np.testing.assert_allclose(covariance(made.family), 4 * np.eye(31), atol=1e-8)
 
 
@@ -152,10 +156,10 @@ def test_curvature_is_the_sum_over_rows(chosen):
     state, _ = result(Laplace(), model, params, y)
     matrix = np.asarray(state.curvature.matrix)
     np.testing.assert_allclose(matrix, expected, rtol=1e-8, atol=1e-10)
-    diagonal = result(Laplace(structure="diagonal"), model, params, y)[0].curvature.diagonal
+    diagonal = result(Laplace(matrix="diagonal"), model, params, y)[0].curvature.diagonal
     np.testing.assert_allclose(diagonal, np.diag(matrix), rtol=1e-9, atol=1e-12)
     if own_noise:  # its own parameter has a block of its own, which is exact
-        rest = result(Laplace(structure="kronecker"), model, params, y)[0].curvature.rest
+        rest = result(Laplace(matrix="kronecker"), model, params, y)[0].curvature.rest
         assert rest.names == ("likelihood/log_scale",)
         np.testing.assert_allclose(rest.diagonal, matrix[:1, 0], rtol=1e-10)
 
@@ -163,11 +167,13 @@ def test_curvature_is_the_sum_over_rows(chosen):
 def test_large_batches_are_cut_up(monkeypatch):
     model = Model(NETWORK, Categorical(3))
     params, weight = start(model), WEIGHT[::-1]  # the last row, which pads the last piece, must count
-    structures = [Laplace(structure=structure) for structure in ("full", "kronecker")]
-    whole = [result(method, model, params, CLASSES, weight=weight)[0] for method in structures]
-    monkeypatch.setattr(curvatures, "JACOBIAN_BYTES", 8 * 5 * 3 * 31)  # five rows of the full Jacobian
+    methods = [Laplace(matrix=matrix) for matrix in ("full", "kronecker")]
+    whole = [result(method, model, params, CLASSES, weight=weight)[0] for method in methods]
+    monkeypatch.setattr(
+        curvatures, "JACOBIAN_BYTES", curvatures.NUMBER_BYTES * 5 * 3 * 31
+    )  # five rows of the full Jacobian
     _run.clear_cache()
-    parts = [result(method, model, params, CLASSES, weight=weight)[0] for method in structures]
+    parts = [result(method, model, params, CLASSES, weight=weight)[0] for method in methods]
     for one, other in zip(jax.tree.leaves(whole), jax.tree.leaves(parts), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-10, atol=1e-14)
 
@@ -186,7 +192,7 @@ def test_kronecker_factors_against_a_loop():
         for i, (a, g) in enumerate([(row, gradient), (hidden, np.eye(3))]):
             inputs[i] += weight * np.outer([*a, 1], [*a, 1])
             outputs[i] += weight * g.T @ fisher @ g
-    state, _ = result(Laplace(structure="kronecker"), model, params, y)
+    state, _ = result(Laplace(matrix="kronecker"), model, params, y)
     for i, layer in enumerate(state.curvature.layers):
         np.testing.assert_allclose(layer.inputs, inputs[i], rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(layer.outputs, outputs[i], rtol=1e-9, atol=1e-12)
@@ -201,7 +207,7 @@ def test_kronecker_is_exact_for_one_row():
     weight[3] = 4.0
     y = CLASSES
     matrix = np.asarray(result(Laplace(), model, params, y, weight=weight)[0].curvature.matrix)
-    _, made = result(Laplace(structure="kronecker"), model, params, y, weight=weight)
+    _, made = result(Laplace(matrix="kronecker"), model, params, y, weight=weight)
     prior = np.concatenate([np.full(4, 4.0), np.full(12, 0.25), np.zeros(3), np.full(12, 0.25)])
     blocks = block_diag(matrix[:16, :16], matrix[16:, 16:]) * 2 + np.diag(prior)
     # Softmax does not change with a common shift of the logits: the flat bias is left undetermined there.
@@ -214,7 +220,7 @@ def test_kronecker_is_exact_for_one_row():
 def test_kronecker_determinant_and_covariance_for_one_layer():
     model = Model(linear(2), Gaussian(0.3, 2), {"*bias": dist.Normal(0.0, 0.5), "*": dist.Normal(0.0, 2.0)})
     params, y = start(model), np.stack([Y, -Y], 1)
-    full, kronecker = (result(Laplace(structure=s), model, params, y)[1] for s in ("full", "kronecker"))
+    full, kronecker = (result(Laplace(matrix=m), model, params, y)[1] for m in ("full", "kronecker"))
     np.testing.assert_allclose(covariance(kronecker.family), covariance(full.family), rtol=1e-8, atol=1e-12)
     assert kronecker.facts["log_evidence"] == pytest.approx(full.facts["log_evidence"], abs=1e-8)
 
@@ -223,7 +229,7 @@ def test_last_layer_and_subset_are_blocks_of_full():
     model = Model(NETWORK, Categorical(3))
     params, y = start(model), CLASSES
     state, _ = result(Laplace(), model, params, y)
-    for method in (Laplace(structure="last_layer"), Laplace(subset="layer_1/*")):
+    for method in (Laplace(weights="last_layer"), Laplace(weights="layer_1/*")):
         block, made = result(method, model, params, y)
         np.testing.assert_allclose(block.curvature.matrix, state.curvature.matrix[16:, 16:], rtol=1e-9, atol=1e-12)
         expected = np.linalg.inv(np.asarray(state.curvature.matrix)[16:, 16:] + np.eye(15))
@@ -237,7 +243,7 @@ def test_the_evidence_of_some_weights_takes_the_others_for_constants():
     model = Model(NETWORK, Gaussian(0.3))
     held = Model(NETWORK, Gaussian(0.3), {"layer_0/*": Fixed(), "*": dist.Normal(0.0, 1.0)})
     params, tune = start(model), ("prior", "noise")
-    head = result(Laplace(structure="last_layer", tune=tune), model, params, Y)[1].facts
+    head = result(Laplace(weights="last_layer", tune=tune), model, params, Y)[1].facts
     alone = result(Laplace(tune=tune), held, params, Y)[1].facts
     assert head["prior_scale"] == pytest.approx(alone["prior_scale"], rel=1e-4)
     assert head["log_evidence"] == pytest.approx(alone["log_evidence"], abs=1e-6)
@@ -281,11 +287,11 @@ def _moments_and_draws(family, model, params):
     return family.moments(model, X[:2]), jax.vmap(lambda j: ravel_pytree(j)[0])(rows), draws, weights
 
 
-def test_draws_have_the_moments():
+def test_draws_have_the_moments_for_all_weights_and_all_matrices():
     model = Model(NETWORK, Categorical(3), dist.Normal(0.0, 0.7))
     params = start(model)
-    for structure in STRUCTURES[1:]:  # last_layer is Full
-        family = result(Laplace(structure=structure), model, params, CLASSES)[1].family
+    for which, matrix in itertools.product(("all", "last_layer"), MATRICES):
+        family = result(Laplace(weights=which, matrix=matrix), model, params, CLASSES)[1].family
         moments, rows, draws, weights = jax.tree.map(np.asarray, _moments_and_draws(family, model, params))
         mean, wanted = moments[0][0], moments[1][0]
         np.testing.assert_allclose(wanted[0], rows @ covariance(family) @ rows.T, rtol=1e-8, atol=1e-12)
@@ -296,7 +302,7 @@ def test_draws_have_the_moments():
         error = np.sqrt((np.einsum("nk,nl->nkl", variance, variance) + wanted**2) / len(draws))
         np.testing.assert_array_less(np.abs(sampled - wanted), 5 * error)
         moved = [bool(np.any(a != b)) for a, b in zip(*map(jax.tree.leaves, (weights, params)), strict=True)]
-        assert moved == ([False, False, True, True] if structure == "last_layer" else [True] * 4)
+        assert moved == ([False, False, True, True] if which == "last_layer" else [True] * 4)
 
 
 # ---- networks of every make
@@ -358,7 +364,7 @@ LAST_LAYERS = {
 
 
 def test_networks_of_every_make_give_the_same_posterior():
-    own, kronecker = Model(NETWORK, Categorical(3)), Laplace(structure="kronecker")
+    own, kronecker = Model(NETWORK, Categorical(3)), Laplace(matrix="kronecker")
     params = start(own)
     _, wanted = result(kronecker, own, params, CLASSES)
     for name, (network, convert) in NETWORKS.items():
@@ -380,7 +386,7 @@ def _moments(family, model):
 
 def test_weights_held_fixed_are_no_part_of_a_layer():
     model = Model(NETWORK, Categorical(3), {"layer_0/weight": Fixed(), "layer_1/bias": Fixed(), "*": dist.Normal(0, 1)})
-    state, made = result(Laplace(structure="kronecker"), model, start(model), CLASSES)
+    state, made = result(Laplace(matrix="kronecker"), model, start(model), CLASSES)
     assert [layer.address.weight for layer in state.curvature.layers] == [None, "network/layer_1/weight"]
     assert [layer.inputs.shape for layer in state.curvature.layers] == [(1, 1), (4, 4)]
     assert _moments(made.family, model)[1].shape == (1, 3, 3, 3)
@@ -390,7 +396,7 @@ def test_weights_held_fixed_are_no_part_of_a_layer():
 def test_an_ensemble_of_modes_is_a_mixture():
     with jax.enable_x64(False):
         model = Model(NETWORK, Gaussian(0.3))
-        method = Laplace(start=DeepEnsemble(num_steps=50, num_members=3), structure="kronecker")
+        method = Laplace(start=DeepEnsemble(num_steps=50, num_members=3), matrix="kronecker")
         posterior = fit(model, method, (X, Y))
         mean, variance = map(np.asarray, _moments(posterior.family, model))
         assert mean.shape == (3, 3, 1)
@@ -405,23 +411,23 @@ def test_an_ensemble_of_modes_is_a_mixture():
 
 def test_errors_name_the_remedy():
     scanned = from_function(lambda *_: {"a": jnp.ones((3, 3)), "b": jnp.ones((3, 1))}, scan)
-    kronecker = Laplace(structure="kronecker")
+    kronecker = Laplace(matrix="kronecker")
     for network, named in (
         (from_nnx(lambda key: Convolution(nnx.Rngs(key))), "windows/kernel"),
         (scanned, "network/a"),
     ):
         model = Model(network, Gaussian(0.3))
-        with pytest.raises(ValueError, match=f"{named}.*'diagonal', 'full' or 'last_layer'"):
+        with pytest.raises(ValueError, match=f"{named}.*'diagonal' or 'full', weights='last_layer'"):
             result(kronecker, model, start(model), Y)
     model = Model(linear(), Bernoulli())
     with pytest.raises(ValueError, match="tune='noise' sets the scale of Gaussian; the likelihood is Bernoulli"):
         result(Laplace(tune="noise"), model, start(model), Y > 0)
     with pytest.raises(ValueError, match="leaves no weight a spread"):
-        result(Laplace(subset="nothing"), model, start(model), Y > 0)
+        result(Laplace(weights="nothing"), model, start(model), Y > 0)
     model = Model(linear(), Gaussian(0.3), Flat())
-    for structure in ("full", "diagonal"):
+    for matrix in ("full", "diagonal"):
         with pytest.raises(ValueError, match="posterior is improper"):
-            result(Laplace(structure=structure), model, start(model), Y, x=X * [1, 1, 0])
-    for settings in ({"structure": "block"}, {"tune": "scale"}, {"num_rounds": 2}, {"num_rounds": 0}):
+            result(Laplace(matrix=matrix), model, start(model), Y, x=X * [1, 1, 0])
+    for settings in ({"matrix": "block"}, {"tune": "scale"}, {"num_rounds": 2}, {"num_rounds": 0}):
         with pytest.raises(ValueError, match=next(iter(settings))):
             Laplace(**settings)

@@ -9,7 +9,9 @@ import numpy as np
 import numpyro.distributions as dist
 import optax
 import pytest
+from sklearn.datasets import load_digits
 
+from posterity import metrics
 from posterity.core import records
 from posterity.core.types import Batch, Clock
 from posterity.inference.engine.driver import fit
@@ -18,6 +20,7 @@ from posterity.inference.methods.swag import SWAG
 from posterity.models.likelihoods import Gaussian
 from posterity.models.model import Model
 from posterity.networks import linear
+from posterity.tables.defaults import table_model
 from posterity.weights.families import LowRankGaussian
 
 NUM_ROWS, BATCHES, RANK = 12, 3, 4
@@ -62,6 +65,36 @@ def trajectory(method, num_steps=20):
         return jax.lax.scan(body, first, jnp.arange(num_steps))[1]
 
     return run(), flat(params)
+
+
+def test_the_default_rate_is_a_share_of_the_largest_curvature():
+    """Of a linear model the Hessian is known: X^T X / (N s^2) + 1 / N, X with a column of ones, for the batch."""
+    states, _ = trajectory(SWAG(rank=RANK))
+    design = np.concatenate([data()[0][:4], np.ones((4, 1))], 1)
+    hessian = design.T @ design / (4 * 0.5**2) + np.eye(3) / NUM_ROWS
+    assert float(states.learning_rate[-1]) == pytest.approx(0.5 / np.linalg.eigvalsh(hessian).max(), rel=0.01)
+
+
+def test_batches_are_small_enough_for_noise():
+    assert [SWAG().plan(rows)[0].batch_size for rows in (40, 400, 4_000)] == [10, 100, 128]
+    assert SWAG(batch_size="full").plan(4_000)[0].batch_size is None
+
+
+@pytest.mark.long
+def test_the_default_spreads_around_the_optimum_and_stays_calibrated():
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = ((x - x.mean(0)) / np.maximum(x.std(0), 1e-3))[order], y[order]
+    model = table_model("classification", 10)
+    start = fit(model, MAP(num_steps=2_000, learning_rate=1e-2, batch_size="full"), (x[:1200], y[:1200]))
+    method = SWAG(start=start, num_steps=1_000, snapshot_every=20)
+    probs = [np.asarray(p.predict(x[1200:]).mean) for p in (start, fit(model, method, (x[:1200], y[:1200])))]
+    assert np.abs(probs[0] - probs[1]).sum(1).mean() / 2 > 5e-3  # total variation
+    losses = [-np.log(p[np.arange(len(p)), y[1200:]]) for p in probs]
+    worse = losses[1] - losses[0]
+    assert worse.mean() < 2 * worse.std() / np.sqrt(len(worse))
+    errors = [metrics.calibration_error(p, y[1200:]) for p in probs]
+    assert errors[1].value < errors[0].value + 2 * errors[0].standard_error
 
 
 @pytest.mark.parametrize("snapshot_every", [None, 2])

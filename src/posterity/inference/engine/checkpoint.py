@@ -214,11 +214,11 @@ def _encode_rows(rows: Dataset | None, arrays: dict[str, np.ndarray], name: str)
 
 
 def stored_progress(reader: Reader) -> Progress:
-    """How far the run of a store had come; made anew, and so checked."""
+    """How far the run of a store had come."""
     progress = decode(reader.body["progress"], {})
     if not isinstance(progress, Progress) or not progress.num_shards:
         raise StoreError(f"The store {reader.folder} does not say how far its run had come; restore it from a copy.")
-    return dataclasses.replace(progress)
+    return progress
 
 
 def _shards(reader: Reader, prefix: str) -> list[str]:

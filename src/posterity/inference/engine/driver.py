@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from posterity.core import pytrees, records
-from posterity.core.devices import device_mesh, double_precision, fetch
+from posterity.core.devices import check_process, device_mesh, double_precision, fetch
 from posterity.core.types import Params
 from posterity.data.arrays import calibration_inputs, dataset, diagnosed_inputs, stopping_rows
 from posterity.inference.engine.checkpoint import Checkpoint
@@ -48,6 +48,7 @@ from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.receipt import make_receipt
 from posterity.storage.codec import StoreError, fingerprint, plain_json
+from posterity.storage.lock import hold
 from posterity.weights.on_disk import join, settle
 
 
@@ -86,6 +87,7 @@ def fit(
         at: Inputs to diagnose at; by default those held out, or a hundred of the rows.
         progress: Show a bar on standard error when it is a terminal.
     """
+    check_process()
     check_arguments(model, method, seed, chains, budget)
     check_goal(method, until, at)
     rows = given = dataset(data, model.likelihood)
@@ -100,7 +102,8 @@ def fit(
         return run_job(job, None, budget, progress, start)
     job = job._replace(given=fingerprint(tuple(given)))
     job = job._replace(method=with_origin(model, method, rows, num_chains))
-    return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start)
+    with hold(Path(store)):
+        return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start)
 
 
 def run_job(

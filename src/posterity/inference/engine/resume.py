@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from posterity.core import records
 from posterity.core.checks import check_budget, is_number
-from posterity.core.devices import device_mesh, precision
+from posterity.core.devices import check_process, device_mesh, precision
 from posterity.data.arrays import Dataset, check_inputs, check_like, dataset
 from posterity.inference.engine.checkpoint import Checkpoint, stored_progress
 from posterity.inference.engine.driver import partial_posterior, run_job
@@ -18,9 +19,10 @@ from posterity.inference.engine.job import Job, Until
 from posterity.inference.methods.method import Method
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
-from posterity.posterior.saving import check_network, posterior_from, stored_model
+from posterity.posterior.saving import check_network, posterior_from, stored_model, warn_of_other_beliefs
 from posterity.storage.codec import StoreError, decode, encode, find_missing, fingerprint
 from posterity.storage.folder import Reader, whole_number
+from posterity.storage.lock import hold
 from posterity.weights.on_disk import HELD_BYTES, settle
 
 
@@ -31,12 +33,16 @@ def load(path: str | Path, model: Model | None = None, *, memory: int = HELD_BYT
     again in `model`, and checked against stored outputs. Draws that take at most `memory` bytes, by default 64 MB, are
     read now; more of them stay on disk, and predictions read them in pieces. `memory=0` leaves all of them there.
     """
+    check_process()
     if not (is_number(memory) and memory >= 0):
         raise ValueError(f"load(memory={memory!r}) must be a number of bytes, 0 or more; 500e6 are 500 MB.")
     reader = Reader(path)
+    reader.check_files()
     if "posterior" in reader.body:
         with reader.damage_in_words():
-            return posterior_from(reader, model, memory)
+            posterior = posterior_from(reader, model, memory)
+            warn_of_other_beliefs(model, posterior.model, posterior.facts)
+            return posterior
     job = _job(reader, model, None, None)
     checkpoint = Checkpoint.reopen(reader)
     if not checkpoint.has_state:
@@ -61,17 +67,23 @@ def resume(
     the last one. A run that was over is only loaded.
     `model` and `method` are needed only where they hold functions of your own; `data` only to be checked.
     """
+    check_process()
     check_budget(budget)
-    reader = Reader(path)
-    if "posterior" in reader.body and not _ended_early(reader):
-        posterior = load(path, model)
-        if data is not None:
-            _check_data(data, posterior.model, _fingerprints(reader))
-        return posterior
-    job = _job(reader, model, method, data)
-    checkpoint = Checkpoint.reopen(reader)
-    with reader.damage_in_words(unless=lambda: checkpoint.has_saved):
-        return run_job(job, checkpoint, budget, progress)
+    with nullcontext() if _is_over(Reader(path)) else hold(Path(path)):
+        reader = Reader(path)  # as it is now that nobody else writes to it
+        if _is_over(reader):
+            posterior = load(path, model)
+            if data is not None:
+                _check_data(data, posterior.model, _fingerprints(reader))
+            return posterior
+        job = _job(reader, model, method, data)
+        checkpoint = Checkpoint.reopen(reader)
+        with reader.damage_in_words(unless=lambda: checkpoint.has_saved):
+            return run_job(job, checkpoint, budget, progress)
+
+
+def _is_over(reader: Reader) -> bool:
+    return "posterior" in reader.body and not _ended_early(reader)
 
 
 def _ended_early(reader: Reader) -> bool:
@@ -102,10 +114,10 @@ def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> J
     rows = Dataset(*decode(stored["rows"], arrays))
     if fingerprint(tuple(rows)) != stored["fingerprint"]:
         raise StoreError(f"The rows in {reader.folder} are not those of the run; restore it from a copy.")
-    passed = model is not None
-    model = stored_model(stored["model"], arrays, model)
-    if passed:
+    given, model = model, stored_model(stored["model"], arrays, model)
+    if given is not None:
         check_network(model, rows.x, stored["weights"], decode(stored["outputs"], arrays))
+    warn_of_other_beliefs(given, model)
     method = _method(decode(stored["method"], arrays), method)
     validation, calibration, mesh = decode(stored["validation"], arrays), stored["calibration"], stored["mesh"]
     return Job(
@@ -176,7 +188,7 @@ def _fingerprints(reader: Reader) -> tuple[str, ...]:
     """Of the rows of a run, and of all rows it was given, of which some may have been set aside."""
     try:
         run = reader.body["run"]
-        return run["fingerprint"], run.get("given", "")
+        return run["fingerprint"], run["given"]
     except (LookupError, TypeError, AttributeError) as error:
         raise StoreError(
             f"{reader.folder} holds a posterior without the run that made it, so its rows cannot be checked: leave out "

@@ -7,12 +7,14 @@ Full keeps H (perhaps over some weights only), Diagonal its diagonal, and Kronec
     H_l  ~  (mean_n a a^T) kron (sum_n g_n^T F_n g_n),   g = d outputs / d s
 
 with the positions a layer is applied at counted as rows (Martens & Grosse 2015; "expand" in Eschenhagen et al. 2023).
-`add` runs in a compiled program, for one chain; `covariance` and `log_determinant` on the host in float64.
+`add` and `solve` run in a compiled program, for one chain; `covariance` and `log_determinant` on the host. Derivatives
+have the precision of the network; all sums and factorisations are in float64.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,11 +24,22 @@ import scipy.linalg
 
 from posterity.core import pytrees, records
 from posterity.core.types import Array, Batch, Params
+from posterity.inference.methods import wide
 from posterity.networks.layers import LayerProgram, trace_layers
-from posterity.weights.linearized import Diagonal, Full, Kronecker, KroneckerLayer, LayerAddress, gather, named_leaves
+from posterity.weights.linearized import (
+    Diagonal,
+    Full,
+    Kronecker,
+    KroneckerLayer,
+    LayerAddress,
+    gather,
+    named_leaves,
+    scatter,
+)
 from posterity.weights.linearized import row_jacobian as jacobian_of
 
 JACOBIAN_BYTES = 200e6  # of row Jacobians at a time; larger batches are cut up
+NUMBER_BYTES = 20  # of one derivative: itself, in float64, and there multiplied by F
 FLOOR = 1e-10  # share of a layer's mean curvature that a flat prior counts as
 
 Names = tuple[str, ...]
@@ -36,33 +49,40 @@ Names = tuple[str, ...]
 class FullCurvature:
     """H over the leaves of `names`."""
 
-    matrix: Array = records.traced()  # [P, P]
+    matrix: Any = records.traced()  # [P, P], a Sum in a program
     names: Names = ()
 
     def add(self, model: Any, params: Params, batch: Batch) -> FullCurvature:
         def part(batch: Batch) -> Array:
-            rows, weighted = _weighted_jacobian(model, params, batch, self.names)
-            return jnp.matmul(rows.T, weighted, precision="highest")
+            return wide.matmul(*_weighted_jacobian(model, params, batch, self.names))
 
-        matrix = self.matrix + _sum_in_chunks(part, batch, _row_bytes(model, params, batch, self.names))
+        matrix = _add_in_chunks(self.matrix, part, batch, _row_bytes(model, params, batch, self.names))
         return records.replace(self, matrix=matrix)
+
+    def solve(self, gradient: Array, prior: Array, likelihood_factor: Any, prior_factor: Any) -> Array:
+        """V gradient."""
+        added = jnp.where(wide.identity(len(prior)), prior_factor * prior, 0.0)
+        lower = jax.lax.linalg.cholesky(likelihood_factor * _exact(self.matrix) + added, symmetrize_input=False)
+        solve = partial(jax.lax.linalg.triangular_solve, lower, left_side=True, lower=True)
+        return solve(solve(gradient[:, None]), transpose_a=True)[:, 0]
 
     def log_determinant(self, prior: np.ndarray, likelihood_factor: float, prior_factor: float) -> float:
         return 2 * float(np.log(np.diag(self._cholesky(prior, likelihood_factor, prior_factor))).sum())
 
     def covariance(self, prior: np.ndarray, likelihood_factor: float, prior_factor: float) -> Full:
         lower = self._cholesky(prior, likelihood_factor, prior_factor)
-        factor = scipy.linalg.solve_triangular(lower, np.eye(len(lower)), lower=True, trans=1)
-        return Full(factor, 2 * np.log(np.diag(lower)).sum(), self.names)
+        (invert,) = scipy.linalg.get_lapack_funcs(("trtri",), (lower,))
+        inverse, _ = invert(lower, lower=1)
+        return Full(inverse.T, 2 * np.log(np.diag(lower)).sum(), self.names)
 
     def _cholesky(self, prior: np.ndarray, likelihood_factor: float, prior_factor: float) -> np.ndarray:
         added = np.diag(prior_factor * prior)
-        matrix = np.asarray(self.matrix, np.float64) * likelihood_factor
+        matrix = self.matrix * likelihood_factor
         matrix = (matrix + matrix.T) / 2
         try:
             return np.linalg.cholesky(matrix + added)
         except np.linalg.LinAlgError:
-            # Rounding in float32 leaves small negative eigenvalues, which J^T F J does not have.
+            # Rounding leaves small negative eigenvalues, which J^T F J does not have.
             values, vectors = np.linalg.eigh(matrix)
             matrix = (vectors * np.maximum(values, 0)) @ vectors.T
         try:
@@ -75,16 +95,21 @@ class FullCurvature:
 class DiagonalCurvature:
     """The diagonal of H over the leaves of `names`."""
 
-    diagonal: Array = records.traced()  # [P]
+    diagonal: Any = records.traced()  # [P], a Sum in a program
     names: Names = ()
 
     def add(self, model: Any, params: Params, batch: Batch) -> DiagonalCurvature:
         def part(batch: Batch) -> Array:
             rows, weighted = _weighted_jacobian(model, params, batch, self.names)
-            return jnp.sum(rows * weighted, 0)
+            with jax.enable_x64(True):
+                return jnp.sum(wide.wide(rows) * weighted, 0)
 
-        diagonal = self.diagonal + _sum_in_chunks(part, batch, _row_bytes(model, params, batch, self.names))
+        diagonal = _add_in_chunks(self.diagonal, part, batch, _row_bytes(model, params, batch, self.names))
         return records.replace(self, diagonal=diagonal)
+
+    def solve(self, gradient: Array, prior: Array, likelihood_factor: Any, prior_factor: Any) -> Array:
+        """V gradient."""
+        return gradient / (likelihood_factor * _exact(self.diagonal) + prior_factor * prior)
 
     def log_determinant(self, prior: np.ndarray, likelihood_factor: float, prior_factor: float) -> float:
         return float(np.log(self._precision(prior, likelihood_factor, prior_factor)).sum())
@@ -94,7 +119,7 @@ class DiagonalCurvature:
         return Diagonal(1 / np.sqrt(precision), np.log(precision).sum(), self.names)
 
     def _precision(self, prior: np.ndarray, likelihood_factor: float, prior_factor: float) -> np.ndarray:
-        precision = likelihood_factor * np.asarray(self.diagonal, np.float64) + prior_factor * prior
+        precision = likelihood_factor * self.diagonal + prior_factor * prior
         if not (precision > 0).all():
             raise ValueError(_IMPROPER.format(names=", ".join(self.names)))
         return precision
@@ -104,30 +129,27 @@ class DiagonalCurvature:
 class LayerCurvature:
     """The two factors of one dense layer; a row and column of ones' products stand for the bias."""
 
-    inputs: Array = records.traced()  # [I, I], sum of a a^T
-    outputs: Array = records.traced()  # [O, O], sum of g^T F g
-    count: Array = records.traced()  # rows times positions
+    inputs: Any = records.traced()  # [I, I], sum of a a^T, as those below a Sum in a program
+    outputs: Any = records.traced()  # [O, O], sum of g^T F g
+    count: Any = records.traced()  # rows times positions
     address: LayerAddress = LayerAddress(None, None, 0)
 
-    def parts(
-        self, prior: np.ndarray, likelihood_factor: float, prior_factor: float
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, float]:
+    def parts(self, prior: Array, likelihood_factor: Any, prior_factor: Any) -> tuple[Array, Array, Array, Array]:
         """(left, right, values, log determinant) of the precision l A kron G + p D kron 1, D one number an input.
 
         With M = D^-1/2 A D^-1/2 = U a U^T and G = V g V^T it is (D^1/2 U kron V) (l a g + p) (D^1/2 U kron V)^T.
         """
-        inputs = np.asarray(self.inputs, np.float64) / np.asarray(self.count, np.float64)
-        outputs = likelihood_factor * np.asarray(self.outputs, np.float64)
-        floor = FLOOR * np.trace(inputs) / len(inputs) * np.trace(outputs) / len(outputs)
-        own = np.maximum(prior_factor * prior.mean(1), floor)
-        if not (own > 0).all():
-            raise ValueError(_IMPROPER.format(names=f"{self.address.weight}, {self.address.bias}"))
-        root = np.sqrt(own)
-        values_in, vectors_in = np.linalg.eigh(inputs / np.outer(root, root))
-        values_out, right = np.linalg.eigh(outputs)
-        values = np.outer(np.maximum(values_in, 0), np.maximum(values_out, 0)) + 1
-        log_determinant = np.log(values).sum() + len(outputs) * np.log(own).sum()
-        return vectors_in / root[:, None], right, values, float(log_determinant)
+        inputs = _exact(self.inputs) / _exact(self.count)
+        outputs = likelihood_factor * _exact(self.outputs)
+        traces = [jnp.sum(jnp.where(wide.identity(len(matrix)), matrix, 0.0)) for matrix in (inputs, outputs)]
+        floor = FLOOR * traces[0] / len(inputs) * traces[1] / len(outputs)
+        own = jnp.maximum(prior_factor * prior.mean(1), floor)
+        root = jnp.sqrt(own)
+        values_in, vectors_in = jnp.linalg.eigh(inputs / jnp.outer(root, root))
+        values_out, right = jnp.linalg.eigh(outputs)
+        values = jnp.outer(jnp.maximum(values_in, 0), jnp.maximum(values_out, 0)) + 1
+        log_determinant = jnp.log(values).sum() + len(outputs) * jnp.log(own).sum()
+        return vectors_in / root[:, None], right, values, log_determinant
 
 
 @records.record
@@ -147,32 +169,46 @@ class KroneckerCurvature:
         def part(batch: Batch) -> list[tuple[Array, Array, Array]]:
             return _factors(model, params, batch, program, addresses)
 
-        parts = _sum_in_chunks(part, batch, 4 * sizes)
+        totals = [(layer.inputs, layer.outputs, layer.count) for layer in self.layers]
+        totals = _add_in_chunks(totals, part, batch, NUMBER_BYTES * sizes)
         layers = tuple(
-            records.replace(layer, inputs=layer.inputs + a, outputs=layer.outputs + g, count=layer.count + n)
-            for layer, (a, g, n) in zip(self.layers, parts, strict=True)
+            records.replace(layer, inputs=a, outputs=g, count=n)
+            for layer, (a, g, n) in zip(self.layers, totals, strict=True)
         )
         rest = self.rest.add(model, params, batch) if self.rest.names else self.rest
         return records.replace(self, layers=layers, rest=rest)
+
+    def solve(self, gradient: Array, prior: Array, likelihood_factor: Any, prior_factor: Any) -> Array:
+        """V gradient."""
+        gradients, priors, made = self._leaves(gradient), self._leaves(prior), {}
+        for layer in self.layers:
+            left, right, values, _ = layer.parts(layer.address.matrix(priors), likelihood_factor, prior_factor)
+            white = wide.matmul(wide.matmul(layer.address.matrix(gradients), left), right) / values
+            step = wide.matmul(wide.matmul(white, left.T), right.T)
+            made.update(layer.address.leaves(step, gradients))
+        names = self.rest.names
+        rest = self.rest.solve(gather(gradients, names), gather(priors, names), likelihood_factor, prior_factor)
+        made.update(scatter(rest, {name: gradients[name] for name in names}, names))
+        return gather(made, self.names)
 
     def log_determinant(self, prior: np.ndarray, likelihood_factor: float, prior_factor: float) -> float:
         return float(self.covariance(prior, likelihood_factor, prior_factor).log_determinant)
 
     def covariance(self, prior: np.ndarray, likelihood_factor: float, prior_factor: float) -> Kronecker:
-        leaves, first = {}, 0
-        for name, shape in zip(self.names, self.shapes, strict=True):
-            size = int(np.prod(shape))
-            leaves[name] = prior[first : first + size].reshape(shape)
-            first += size
+        leaves = self._leaves(prior)
         layers, total = [], 0.0
         for layer in self.layers:
-            own = layer.address.matrix(leaves)
-            left, right, values, log_determinant = layer.parts(own, likelihood_factor, prior_factor)
+            parts = layer.parts(layer.address.matrix(leaves), likelihood_factor, prior_factor)
+            left, right, values, log_determinant = map(np.asarray, parts)
+            if not np.isfinite(log_determinant):
+                raise ValueError(_IMPROPER.format(names=f"{layer.address.weight}, {layer.address.bias}"))
             layers.append(KroneckerLayer(left, right, values, layer.address))
-            total += log_determinant
-        rest_prior = np.concatenate([leaves[name].ravel() for name in self.rest.names] or [np.zeros(0)])
-        rest = self.rest.covariance(rest_prior, likelihood_factor, prior_factor)
+            total += float(log_determinant)
+        rest = self.rest.covariance(np.asarray(gather(leaves, self.rest.names)), likelihood_factor, prior_factor)
         return Kronecker(tuple(layers), rest, total + float(rest.log_determinant))
+
+    def _leaves(self, vector: Any) -> dict[str, Any]:
+        return scatter(vector, dict(zip(self.names, map(np.zeros, self.shapes), strict=True)), self.names)
 
 
 Curvature = FullCurvature | DiagonalCurvature | KroneckerCurvature
@@ -188,11 +224,11 @@ def num_chosen(params: Params, names: Names) -> int:
 
 def empty_full(params: Params, names: Names) -> FullCurvature:
     size = num_chosen(params, names)
-    return FullCurvature(jnp.zeros((size, size), jax.tree.leaves(params)[0].dtype), names)
+    return FullCurvature(wide.Sum.zeros((size, size), jax.tree.leaves(params)[0].dtype), names)
 
 
 def empty_diagonal(params: Params, names: Names) -> DiagonalCurvature:
-    return DiagonalCurvature(jnp.zeros(num_chosen(params, names), jax.tree.leaves(params)[0].dtype), names)
+    return DiagonalCurvature(wide.Sum.zeros((num_chosen(params, names),), jax.tree.leaves(params)[0].dtype), names)
 
 
 def empty_kronecker(model: Any, params: Params, x: Any, names: Names) -> KroneckerCurvature:
@@ -206,8 +242,8 @@ def empty_kronecker(model: Any, params: Params, x: Any, names: Names) -> Kroneck
             continue
         address = LayerAddress(weight, bias, layer.input_axis)
         like = jax.eval_shape(address.matrix, leaves)
-        inputs, outputs = (jnp.zeros((size, size), like.dtype) for size in like.shape)
-        layers.append(LayerCurvature(inputs, outputs, jnp.zeros((), like.dtype), address))
+        inputs, outputs = (wide.Sum.zeros((size, size), like.dtype) for size in like.shape)
+        layers.append(LayerCurvature(inputs, outputs, wide.Sum.zeros((), like.dtype), address))
     rest = tuple(name for name in names if name.startswith("likelihood/"))
     shapes = tuple(leaves[name].shape for name in names)
     return KroneckerCurvature(tuple(layers), empty_diagonal(params, rest), names, shapes)
@@ -242,14 +278,13 @@ def _outputs_of_one(model: Any, params: Params, x: Any) -> Any:
 
 
 def _row_bytes(model: Any, params: Params, batch: Batch, names: Names) -> int:
-    return 8 * _outputs_of_one(model, params, batch.x).size * num_chosen(params, names)
+    return NUMBER_BYTES * _outputs_of_one(model, params, batch.x).size * num_chosen(params, names)
 
 
 def _weighted_jacobian(model: Any, params: Params, batch: Batch, names: Names) -> tuple[Array, Array]:
-    """J and w F J, both [N * M * K, P]."""
+    """J and w F J, both [N * M * K, P], the second in float64."""
     rows = gather(jacobian_of(model, params, batch.x, names), names, 3)
-    fisher = _fisher(model, params, batch)
-    weighted = jnp.einsum("n,nmkl,nmlp->nmkp", batch.weight.astype(rows.dtype), fisher, rows, precision="highest")
+    weighted = wide.weigh(batch.weight, _fisher(model, params, batch), rows)
     return rows.reshape(-1, rows.shape[-1]), weighted.reshape(-1, rows.shape[-1])
 
 
@@ -270,20 +305,22 @@ def _factors(
     which = [names[str(address.weight or address.bias).removeprefix("network/")] for address in addresses]
     probes = program.zero_probes()
 
-    def one(row: Any, fisher: Array, weight: Array) -> list[tuple[Array, Array, Array]]:
+    def one(row: Any) -> tuple[tuple[Array, ...], tuple[Array, ...]]:
         single = jax.tree.map(lambda leaf: leaf[None], row)
-        pull, inputs = _pullback(program, network, probes, single, fisher.shape[-1])
-        made = []
-        for address, i in zip(addresses, which, strict=True):
-            a = inputs[i] if address.weight is not None else inputs[i][:, :0]
-            a = a if address.bias is None else jnp.concatenate([a, jnp.ones_like(a, shape=(a.shape[0], 1))], 1)
-            g = jnp.einsum("mkpo,mkl,mlpq->oq", pull[i], fisher, pull[i], precision="highest")
-            inputs_product = jnp.matmul(a.T, a, precision="highest")
-            made.append((weight * inputs_product, weight * g, weight * a.shape[0]))
-        return made
+        return _pullback(program, network, probes, single, fisher.shape[-1])
 
-    summed = jax.vmap(one)(batch.x, fisher, batch.weight.astype(fisher.dtype))
-    return jax.tree.map(lambda leaf: leaf.sum(0), summed)
+    pull, inputs = jax.vmap(one)(batch.x)  # [N, M, K, positions, out] and [N, positions, in] of each layer
+    made = []
+    for address, i in zip(addresses, which, strict=True):
+        a = inputs[i] if address.weight is not None else inputs[i][..., :0]
+        a = a if address.bias is None else jnp.concatenate([a, jnp.ones_like(a, shape=(*a.shape[:2], 1))], 2)
+        weighted = wide.weigh(batch.weight, fisher, pull[i])
+        with jax.enable_x64(True):
+            weight = wide.wide(batch.weight)
+            flat, scaled = a.reshape(-1, a.shape[-1]), (wide.wide(a) * weight[:, None, None]).reshape(-1, a.shape[-1])
+            columns = [rows.reshape(-1, rows.shape[-1]) for rows in (pull[i], weighted)]
+            made.append((wide.matmul(flat, scaled), wide.matmul(*columns), weight.sum() * a.shape[1]))
+    return made
 
 
 def _pullback(
@@ -300,19 +337,20 @@ def _pullback(
     return jax.jacrev(outputs, has_aux=True)(probes)
 
 
-def _sum_in_chunks(part: Callable[[Batch], Any], batch: Batch, bytes_per_row: int) -> Any:
-    """part(batch), a sum over rows, from chunks of rows whose Jacobians fit."""
+def _exact(total: Any) -> Any:
+    """In float64: a sum of a program, or what it came to on the host."""
+    return total.exact() if wide.is_sum(total) else total
+
+
+def _add_in_chunks(totals: Any, part: Callable[[Batch], Any], batch: Batch, bytes_per_row: int) -> Any:
+    """totals + part(batch), a sum over rows, from chunks of rows whose Jacobians fit."""
     rows = batch.y.shape[0]
     chunk = max(1, int(JACOBIAN_BYTES // max(bytes_per_row, 1)))
     if chunk >= rows:
-        return part(batch)
+        return wide.add(totals, part(batch))
     count = -(-rows // chunk)
     index = jnp.arange(count * chunk)
     padded = pytrees.take_rows(batch, jnp.minimum(index, rows - 1))
     padded = padded._replace(weight=jnp.where(index < rows, padded.weight, 0))
     chunks = jax.tree.map(lambda leaf: leaf.reshape(count, chunk, *leaf.shape[1:]), padded)
-    zero = jax.tree.map(
-        lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(part, pytrees.take_rows(chunks, 0))
-    )
-    add = lambda total, chunk: (jax.tree.map(jnp.add, total, part(chunk)), None)  # noqa: E731
-    return jax.lax.scan(add, zero, chunks)[0]
+    return jax.lax.scan(lambda totals, chunk: (wide.add(totals, part(chunk)), None), totals, chunks)[0]

@@ -5,6 +5,8 @@
 
 l and p are what the temperature makes of the two parts: 1/T and 1/T, or 1/T and 1 where it tempers the likelihood
 alone. The log joint is the tempered one, so that away from T = 1 the evidence is its normaliser.
+
+mode.py steps to the mode from a start that is not there.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from posterity.core.checks import check_whole
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.data.batches import num_batches
+from posterity.inference.methods import mode, wide
 from posterity.inference.methods.card import Card
 from posterity.inference.methods.curvature import (
     Curvature,
@@ -35,24 +38,20 @@ from posterity.inference.methods.curvature import (
     others_than_dense,
 )
 from posterity.inference.methods.method import Method, Result, explicit_batch_size
+from posterity.inference.methods.mode import LaplaceState
 from posterity.inference.methods.point import MAP
+from posterity.inference.methods.sampler import NoDrawsError
 from posterity.models.likelihoods import Gaussian
-from posterity.models.model import Model, weighted_sum
+from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
-from posterity.weights.linearized import Linearized, choose, gather
+from posterity.weights.linearized import Linearized, scatter
 
-Structure = Literal["full", "diagonal", "kronecker", "last_layer"]
-STRUCTURES = ("full", "diagonal", "kronecker", "last_layer")
+Matrix = Literal["full", "kronecker", "diagonal"]
+MATRICES = ("full", "kronecker", "diagonal")
 TUNABLE = ("prior", "noise")
 FALL = 0.05  # nats a target: a round whose evidence falls by less may still predict better than the last
 LARGEST_MATRIX = 20_000  # weights whose covariance is kept as one matrix: 3.2 GB in float64
-
-
-class LaplaceState(NamedTuple):
-    params: Params  # the mode
-    curvature: Curvature  # of the rows seen so far
-    log_likelihood: Array  # of those rows, untempered
-    num_targets: Array  # in those rows: the numbers that noise was added to
+BATCH_ROWS = 256  # so few that a step on thousands of weights takes seconds: a budget can end a pass only between steps
 
 
 class LaplaceInfo(NamedTuple):
@@ -83,26 +82,25 @@ class Laplace(Method):
 
     _: dataclasses.KW_ONLY
     start: Any = records.host(default=MAP())  # finds the mode: a method, a Posterior, or trained weights
-    structure: Structure = "full"
-    subset: tuple[str, ...] = ()  # path patterns of the weights that get a spread; (): all of them
+    weights: str | tuple[str, ...] = "all"
+    """Which weights get a spread: "all", "last_layer" (the last dense one), or path patterns such as "layer_1/*"."""
+    matrix: Matrix = "full"
+    """Their precision: "full", "kronecker" (a block for each dense layer) or "diagonal"."""
+    newton: bool = True
+    """Take a Gauss-Newton step from the start where it is not at the mode and the step raises the log joint."""
     batch_size: int | str | None = records.host(default=None)  # rows per step; changes sampled Fisher matrices alone
     tune: tuple[str, ...] = records.host(
         default=()
     )  # ("prior",), ("noise",) or both: scales that maximise the evidence
     num_rounds: int = records.host(default=1)  # times to find the mode and tune, each from the last; see _unless_worse
 
-    anytime = False
-
     def __post_init__(self) -> None:
-        if self.structure not in STRUCTURES:
-            raise ValueError(f"structure={self.structure!r} is not known; choose from {', '.join(STRUCTURES)}.")
-        for name in ("tune", "subset"):
-            value = getattr(self, name)
-            object.__setattr__(self, name, (value,) if isinstance(value, str) else tuple(value))
+        if self.matrix not in MATRICES:
+            raise ValueError(f"matrix={self.matrix!r} is not known; choose from {', '.join(MATRICES)}.")
+        object.__setattr__(self, "tune", (self.tune,) if isinstance(self.tune, str) else tuple(self.tune))
+        object.__setattr__(self, "weights", self.weights if isinstance(self.weights, str) else tuple(self.weights))
         if set(self.tune) - set(TUNABLE):
             raise ValueError(f"tune={self.tune} is not known; choose from {', '.join(map(repr, TUNABLE))}.")
-        if self.subset and self.structure in ("kronecker", "last_layer"):
-            raise ValueError(f"subset goes with structure 'full' or 'diagonal', not {self.structure!r}.")
         check_whole("Laplace", num_rounds=self.num_rounds)
         if self.num_rounds > 1 and not self.tune:
             raise ValueError(f"num_rounds={self.num_rounds} repeats nothing without tune; say tune=('prior',).")
@@ -116,27 +114,28 @@ class Laplace(Method):
         return (*before.stages(), records.replace(again, start=before), self)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
-        batch_size = explicit_batch_size(self.batch_size, num_rows, default=1024)
-        return (Phase(num_batches(num_rows, batch_size), batch_size, shuffle=False),)
+        batch_size = explicit_batch_size(self.batch_size, num_rows, default=BATCH_ROWS)
+        measure = Phase(num_batches(num_rows, batch_size), batch_size)
+        return (measure._replace(adapt=True), measure._replace(adapt=True), measure) if self.newton else (measure,)
 
     def check(self, model: Model, params: Params, data: Dataset) -> None:
         x = jax.tree.map(lambda leaf: np.asarray(leaf[:2]), data.x)
         names = _chosen(self, model, params, x)
-        if self.structure == "kronecker" and (others := others_than_dense(model, params, x, names)):
+        if self.matrix == "kronecker" and (others := others_than_dense(model, params, x, names)):
             raise ValueError(
-                f"structure='kronecker' covers dense layers; these weights are in none: {', '.join(others)}. "
-                "Choose structure='diagonal', 'full' or 'last_layer', or hold them with the prior Fixed()."
+                f"matrix='kronecker' covers dense layers; these weights are in none: {', '.join(others)}. Choose "
+                "matrix='diagonal' or 'full', weights='last_layer', or hold them with the prior Fixed()."
             )
         if not names:
             raise ValueError(
-                f"structure={self.structure!r} with subset={self.subset} leaves no weight a spread; the free weights "
-                f"are {', '.join(pytrees.leaf_names(params))}."
+                f"weights={self.weights!r} leaves no weight a spread; the free weights are "
+                f"{', '.join(pytrees.leaf_names(params))}."
             )
         size = num_chosen(params, names)
-        if self.structure in ("full", "last_layer") and size > LARGEST_MATRIX:
+        if self.matrix == "full" and size > LARGEST_MATRIX:
             raise ValueError(
-                f"structure={self.structure!r} would hold a {size} x {size} matrix ({8e-9 * size**2:.0f} GB); choose "
-                "'kronecker', 'diagonal' or 'last_layer'."
+                f"matrix='full' would hold a {size} x {size} matrix ({8e-9 * size**2:.0f} GB); choose "
+                "matrix='kronecker' or 'diagonal', or weights='last_layer'."
             )
         if "noise" in self.tune and not isinstance(model.likelihood, Gaussian):
             raise ValueError(
@@ -146,38 +145,62 @@ class Laplace(Method):
     def kernel(self, model: Model) -> Kernel:
         def init(key: Key, params: Params, batch: Batch, clock: Clock) -> LaplaceState:
             del key, clock
-            zero = jnp.zeros((), jax.tree.leaves(params)[0].dtype)
-            return LaplaceState(params, _empty(self, model, params, batch.x), zero, zero)
+            return mode.begin(params, _empty(self, model, params, batch.x))
 
         def step(key: Key, state: LaplaceState, batch: Batch, clock: Clock) -> tuple[LaplaceState, LaplaceInfo]:
-            del key, clock
-            rows = weighted_sum(model.log_likelihood(state.params, batch), batch.weight)
-            log_likelihood = state.log_likelihood + rows.astype(state.log_likelihood.dtype)
-            targets = jnp.sum(batch.weight) * (batch.y.size // batch.y.shape[0])
-            num_targets = state.num_targets + targets.astype(state.num_targets.dtype)
-            curvature = state.curvature.add(model, state.params, batch)
-            return LaplaceState(state.params, curvature, log_likelihood, num_targets), LaplaceInfo(log_likelihood)
+            del key
+            measure, search = partial(mode.measure, model, batch, clock), partial(mode.search, model, batch)
+            active = (clock.phase == 0) | state.going
+            state = mode.when(active & (clock.phase != 1), measure, state)
+            state = mode.when(active & (clock.phase == 1), search, state) if self.newton else state
+            return state, LaplaceInfo(state.log_likelihood.value)
 
-        return Kernel(init, step)
+        def adapt(key: Key, state: LaplaceState, draws: Params, clock: Clock) -> LaplaceState:
+            del key, draws
+            # A pass that the budget cut short knows some rows alone: neither a gradient nor a log joint.
+            state = state._replace(going=(clock.step >= clock.num_batches) & (state.going | (clock.phase == 0)))
+            return jax.lax.cond(clock.phase == 0, partial(mode.propose, model), partial(mode.settle, model), state)
+
+        return Kernel(init, step, adapt=adapt)
 
     def finish(self, model: Model, states: LaplaceState, kept: Params, fixed: Params) -> Result:
         del kept
-        host = jax.tree.map(lambda leaf: np.asarray(leaf, np.float64), states)
-        chains = [pytrees.take_rows(host, c) for c in range(pytrees.num_rows(states.params))]
+        host = wide.on_host(states)
+        if not (host.share > 0).all():
+            raise NoDrawsError("Laplace was stopped before it had seen a row: give it a longer budget, or resume(...).")
+        chains = [_of_all_rows(pytrees.take_rows(host, c)) for c in range(pytrees.num_rows(states.params))]
         facts: dict[str, Any] = {}
         with jax.enable_x64(True):
             tuned = _tuned(self, model, chains)
-            evidence = [_log_evidence(tuned, model, chain) for chain in chains]
             covariances = [_covariance(tuned, model, chain) for chain in chains]
+            determinants = [float(covariance.log_determinant) for covariance in covariances]
+            evidence = [_log_evidence(tuned, model, *pair) for pair in zip(chains, determinants, strict=True)]
+            decrements = [_decrement(tuned, model, *pair) for pair in zip(chains, covariances, strict=True)]
         if "prior" in self.tune:
             facts["prior_scale"] = tuned.prior.scale
         if "noise" in self.tune:
             facts["noise_scale"] = tuned.likelihood.scale  # type: ignore[attr-defined]
+        if chains[0].share < 1:
+            facts["share_of_rows"] = float(chains[0].share)
         facts = {"log_evidence": float(np.mean(evidence)), "log_evidence_of_chains": evidence, **facts}
+        facts["newton_decrement"] = max(decrements)
         dtype = jax.tree.leaves(states.params)[0].dtype
         covariance = jax.tree.map(lambda *leaves: jnp.asarray(np.stack(leaves), dtype), *covariances)
         result = Result(Linearized(states.params, covariance, fixed), tuned, facts)
         return _unless_worse(self, result, float(chains[0].num_targets))
+
+
+def _decrement(model: Model, measured: Model, chain: LaplaceState, covariance: Any) -> float:
+    gradient = mode.slope(model, chain, _scale(model, measured, chain))[0]
+    rows = scatter(gradient, chain.params, chain.curvature.names)
+    rows = jax.tree.map(lambda leaf: leaf[None, None, None], rows)
+    return float(np.sqrt(covariance.output_covariance(rows).squeeze()))
+
+
+def _of_all_rows(chain: LaplaceState) -> LaplaceState:
+    """Sums over all rows, estimated where the budget left some out; the curvature is scaled where it is used."""
+    scaled = {"log_likelihood": chain.log_likelihood / chain.share, "num_targets": chain.num_targets / chain.share}
+    return chain._replace(**scaled)
 
 
 def _unless_worse(method: Laplace, result: Result, num_targets: float) -> Result:
@@ -199,31 +222,20 @@ def _unless_worse(method: Laplace, result: Result, num_targets: float) -> Result
 
 def _chosen(method: Laplace, model: Model, params: Params, x: Any) -> tuple[str, ...]:
     """The weights that get a spread."""
-    if method.structure == "last_layer":
-        return last_layer(model, params, x)
     names = tuple(pytrees.leaf_names(params))
-    if not method.subset:
+    if method.weights == "all":
         return names
-    return tuple(name for name in names if any(pytrees.matches(name, pattern) for pattern in method.subset))
+    if method.weights == "last_layer":
+        return last_layer(model, params, x)
+    patterns = (method.weights,) if isinstance(method.weights, str) else method.weights
+    return tuple(name for name in names if any(pytrees.matches(name, pattern) for pattern in patterns))
 
 
 def _empty(method: Laplace, model: Model, params: Params, x: Any) -> Curvature:
     names = _chosen(method, model, params, x)
-    if method.structure == "kronecker":
+    if method.matrix == "kronecker":
         return empty_kronecker(model, params, x, names)
-    return empty_diagonal(params, names) if method.structure == "diagonal" else empty_full(params, names)
-
-
-@partial(jax.jit, static_argnames="names")
-def _prior_terms(model: Model, params: Params, names: tuple[str, ...]) -> tuple[Array, Array]:
-    """The log prior of the weights of `names`, and minus its second derivative for each: it is a sum over weights.
-
-    Weights without a spread are constants, which the evidence conditions on.
-    """
-    ones = jax.tree.map(jnp.ones_like, params)
-    second = jax.jvp(jax.grad(model.log_prior), (params,), (ones,))[1]
-    # Where a prior is not log-concave its curvature would take precision away that the data may not have.
-    return model.log_prior(choose(params, names)[0]), jnp.maximum(-gather(second, names), 0)
+    return empty_diagonal(params, names) if method.matrix == "diagonal" else empty_full(params, names)
 
 
 def _noise_ratio(model: Model, measured: Model) -> float:
@@ -233,7 +245,12 @@ def _noise_ratio(model: Model, measured: Model) -> float:
     return (float(measured.likelihood.scale) / float(model.likelihood.scale)) ** 2
 
 
-def _log_evidence(model: Model, measured: Model, chain: LaplaceState) -> float:
+def _scale(model: Model, measured: Model, chain: LaplaceState) -> float:
+    """What makes the curvature seen that of all rows, at the noise of `model`."""
+    return _noise_ratio(model, measured) / float(chain.share)
+
+
+def _log_evidence(model: Model, measured: Model, chain: LaplaceState, log_determinant: float | None = None) -> float:
     """The log evidence under `model`, from curvature and likelihood measured under another noise."""
     likelihood_factor, prior_factor = model.tempering_factors
     ratio = _noise_ratio(model, measured)
@@ -242,16 +259,18 @@ def _log_evidence(model: Model, measured: Model, chain: LaplaceState) -> float:
         normaliser = float(chain.num_targets) * math.log(math.sqrt(2 * math.pi) * float(measured.likelihood.scale))
         half_squares = log_likelihood + normaliser
         log_likelihood = ratio * half_squares - normaliser + float(chain.num_targets) * math.log(ratio) / 2
-    log_prior, prior = map(np.asarray, _prior_terms(model, chain.params, chain.curvature.names))
-    log_determinant = chain.curvature.log_determinant(prior, ratio * likelihood_factor, prior_factor)
+    log_prior, _, prior = map(np.asarray, mode.prior_terms(model, chain.params, chain.curvature.names))
+    if log_determinant is None:
+        scale = _scale(model, measured, chain)
+        log_determinant = chain.curvature.log_determinant(prior, scale * likelihood_factor, prior_factor)
     joint = float(model.temper(log_likelihood, log_prior))  # type: ignore[arg-type]
     return joint + len(prior) / 2 * math.log(2 * math.pi) - log_determinant / 2
 
 
 def _covariance(model: Model, measured: Model, chain: LaplaceState) -> Any:
     likelihood_factor, prior_factor = model.tempering_factors
-    prior = np.asarray(_prior_terms(model, chain.params, chain.curvature.names)[1])
-    return chain.curvature.covariance(prior, _noise_ratio(model, measured) * likelihood_factor, prior_factor)
+    prior = np.asarray(mode.prior_terms(model, chain.params, chain.curvature.names)[2])
+    return chain.curvature.covariance(prior, _scale(model, measured, chain) * likelihood_factor, prior_factor)
 
 
 def _tuned(method: Laplace, model: Model, chains: list[LaplaceState]) -> Model:

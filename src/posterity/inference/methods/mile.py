@@ -10,9 +10,16 @@ z ~ N(0, I), s^2 = (exp(2 e / L) - 1) / d. Its energy error is dE = dK - d log p
 shrink volume. Unadjusted, the law has an error of second order in e.
 
 Warm-up, 8 : 1 : 1 (after the authors' code):
-    I    xi = dE^2 / (d V) + 1e-8 with V from 0.5 down to 0.1; q = exp(-(log xi / 9)^2 / 2); A <- r A + q xi / e^6,
+    I    xi = dE^2 / (d V) + 1e-8 with V from 0.5 down to V_d; q = exp(-(log xi / 9)^2 / 2); A <- r A + q xi / e^6,
          B <- r B + q, r = 99/101; e = (A/B)^(-1/6), and at most 0.8 of any e that diverged. L = max(sqrt d, 15).
     II   L = sqrt(sum_i Var[w_i]).         III   L = 0.4 e mean_i(steps / ESS_i).
+
+The authors end at V = 0.1. With few weights e is then too long: the standard deviation of the function came to 0.93 of
+NUTS's on a 1x10 network with Gaussian noise (0.89 at worst), and to 0.90 .. 1.73 of it with noise of the network's own.
+R-hat cannot see that, for all chains have it. Therefore V_d = 1e-5 (d / 50)^4, within 1e-5 and 0.1: e is half as long
+for such networks, and an effective draw of the function took 156 gradients, where it had taken 57 and adjusted draws
+take 248. From 500 weights on it is the authors', for there a shorter e costs more than it gains: with 1e-4 on
+Boston housing (801 weights, as many steps) R-hat rose from 1.25 to 1.54 and the test loss from 0.11 to 0.15 nats.
 
 Adjusted (Robnik et al. 2025): a draw takes a fresh u, about L / e steps without noise, and is accepted with probability
 min(1, exp(-dE)), else the state is repeated: exact at any e. A further phase then tunes e to a target acceptance. dE is
@@ -45,6 +52,7 @@ from posterity.models.model import Model, weighted_sum
 
 MCLACHLAN = 0.1931833275037836
 FIRST_TARGET, LAST_TARGET = 0.5, 0.1  # variance of the energy error per dimension
+FEW_TARGET, FEW = 1e-5, 50  # the last target of so few weights
 TRUST, MEMORY = 1.5, 99 / 101
 MAX_JUDGED = 2_000  # weights whose ESS phase III looks at
 MAX_KEPT = 500  # draws that phases II and III keep for it
@@ -314,6 +322,7 @@ def _tune(
         return state
     progress = clock.step / jnp.maximum(clock.num_steps - 1, 1)
     target = FIRST_TARGET + (LAST_TARGET - FIRST_TARGET) * progress
+    target *= (_last_target(size) / LAST_TARGET) ** progress
     xi = jnp.square(change) / (size * target) + 1e-8
     # A step that was taken back counts through the cap alone.
     weight = jnp.where(diverged, 0.0, jnp.exp(-jnp.square(jnp.log(xi) / (6 * TRUST)) / 2))
@@ -330,6 +339,11 @@ def _tune(
         return state
     dual = adaptation.update(state.dual, acceptance, method.target_acceptance, hamiltonian.GAMMA)
     return state._replace(dual=pytrees.select(clock.phase == 3, dual, state.dual))
+
+
+def _last_target(size: int) -> float:
+    """The variance of the energy error, per dimension, that phase I ends at: more for more weights."""
+    return float(np.clip(FEW_TARGET * (size / FEW) ** 4, FEW_TARGET, LAST_TARGET))
 
 
 def _adapt(method: MILE, state: MILEState, draws: Params, clock: Clock) -> MILEState:

@@ -100,7 +100,7 @@ def method_of(name: str, chosen: dict[str, Any]) -> Method:
         "deep_ensemble": lambda: DeepEnsemble(**descent(steps(3000)), num_members=10),
         "mc_dropout": lambda: MCDropout(**descent(steps(5000))),
         "bayes_by_backprop": lambda: BayesByBackprop(**descent(steps(10_000))),
-        "laplace": lambda: Laplace(start=point, structure="kronecker"),
+        "laplace": lambda: Laplace(start=point, matrix="kronecker"),
         "swag": lambda: SWAG(start=point, num_steps=steps(2000), snapshot_every=20, batch_size=batch),
         "sgld": lambda: SGLD(**sampling, learning_rate=rates["sgld"]),
         "sghmc": lambda: SGHMC(**sampling, learning_rate=rates["sghmc"]),
