@@ -240,7 +240,7 @@ def test_the_receipt_has_the_reason():
         method = HMC(2, num_burn_in=2, step_size=0.01, trajectory_length=0.02)
         for likelihood, words in ((StudentT(), "StudentT is not Gaussian"), (Gaussian(0.3), "integrated out")):
             posterior = fit(Model(NETWORK, likelihood, Normal(0.0, 1.0)), method, (X, Y), chains=2, progress=False)
-            assert any(words in note for note in posterior.receipt.notes)
+            assert words in posterior.receipt.remarks[0]
             assert jax.tree.leaves(posterior.weights())[0].dtype == jnp.float32
     with pytest.raises(ValueError, match=r"head='gone'.*choose"):
         HMC(head="gone")

@@ -131,13 +131,12 @@ def run_job(
         phases, start, execution = schedule(stage, start if posterior is None else starting_point(stage))
         with double_precision(execution.float64):
             run = _run_stage(stage, store, phases, start, deadline, progress)
-        run = run.note(*execution.remarks)
         if run.progress.ended == "interrupted" and not is_last:
             names = [type(each.method).__name__ for each in stages[number : number + 2]]
             kept = "resume() goes on with it" if store is not None else "give fit a store to go on later"
             raise KeyboardInterrupt(f"{names[0]}, where {names[1]} begins, was cut off: {kept}.")
         seconds = time.perf_counter() - begun + (0.0 if store is None else store.seconds)
-        posterior = _posterior(stage, posterior, run, phases[0].layout.mesh, seconds)
+        posterior = _posterior(stage, posterior, run, phases[0].layout.mesh, seconds, execution.remarks)
         if store is not None and not is_last:
             posterior = store.finish(posterior)
     assert posterior is not None
@@ -157,13 +156,13 @@ def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
     job = job.after(before)
     phases, start, execution = schedule(job, starting_point(job))
     with double_precision(execution.float64):
-        run = _restored(phases[0], start, checkpoint, job.num_chains).note(*execution.remarks)
+        run = _restored(phases[0], start, checkpoint, job.num_chains)
     num_steps = run.progress.num_steps
     if run.progress.phase < len(phases) and phases[run.progress.phase].phase.adapt:
         run = run._replace(draws=())  # they serve the adaptation alone
     try:
         run = run.note(f"unfinished: the store ends after {num_steps} steps")
-        posterior = _posterior(job, before, run, phases[0].layout.mesh, checkpoint.seconds)
+        posterior = _posterior(job, before, run, phases[0].layout.mesh, checkpoint.seconds, execution.remarks)
     except NoDrawsError as error:
         folder = str(checkpoint.writer.folder)
         raise StoreError(
@@ -239,7 +238,9 @@ def _end_phase(session: Session, here: ScheduledPhase, run: Run) -> Run:
     return session.checkpoint.save(run) if session.checkpoint is not None and changed else run
 
 
-def _posterior(job: Job, before: Posterior | None, run: Run, mesh: Mesh, seconds: float) -> Posterior:
+def _posterior(
+    job: Job, before: Posterior | None, run: Run, mesh: Mesh, seconds: float, remarks: tuple[str, ...] = ()
+) -> Posterior:
     """What a stage came to. What the stages before it cost, and what went unusually there, is reported with it."""
     if before is not None:
         notes = [f"{type(before.method).__name__}: {note}" for note in before.receipt.notes]
@@ -268,6 +269,7 @@ def _posterior(job: Job, before: Posterior | None, run: Run, mesh: Mesh, seconds
         restarts=run.progress.num_restarts,
         num_devices=(mesh.shape["chain"], mesh.shape["data"]),
         notes=run.progress.notes,
+        remarks=remarks,
         trace=run.history(),
     )
     return Posterior(

@@ -38,6 +38,7 @@ class HamiltonianInfo(NamedTuple):
     log_likelihood: Array  # untempered sum over rows
     log_prior: Array
     energy: Array  # H of the state after the step, with the momentum that led to it
+    covered: Array  # share of the trajectory's length that was run: less than 1 where a limit on its steps cut it
 
 
 HeadChoice = Literal["integrated", "sampled"]
@@ -99,16 +100,19 @@ class Point(NamedTuple):
     measure: Array
 
 
-def jittered_steps(length: Array, jitter: Array | float, step_size: Array, most: Any, clock: Clock) -> Array:
-    """How many steps a trajectory takes whose length is stretched by a factor within 1 +- jitter."""
+def stretched_steps(length: Array, jitter: Array | float, step_size: Array, clock: Clock) -> Array:
+    """How many steps a trajectory takes whose length is stretched by a factor within 1 +- jitter, as a float."""
     # A Weyl sequence, equidistributed in [0, 1), not the chain's key: one factor for all chains keeps the number of
     # leapfrog steps the same for all.
     uniform = (clock.step.astype(jnp.uint32) * jnp.uint32(WEYL)).astype(float) / 2.0**32
     stretched = length * (1 + jitter * (2 * uniform - 1))
-    # Rounding of the quotient must not add a step to one that divides evenly. The cap comes before the conversion:
-    # a quotient that overflows an integer would wrap.
-    quotient = jnp.ceil(stretched / step_size * (1 - 1e-5))
-    return jnp.clip(jnp.minimum(quotient, 2.0**30).astype(int), 1, most)
+    # Rounding of the quotient must not add a step to one that divides evenly.
+    return jnp.maximum(jnp.ceil(stretched / step_size * (1 - 1e-5)), 1.0)
+
+
+def at_most(num_steps: Array, most: Any) -> Array:
+    """A whole number of steps. The cap comes before the conversion: what overflows an integer would wrap."""
+    return jnp.clip(jnp.minimum(num_steps, 2.0**30).astype(int), 1, most)
 
 
 def integrate(density: Density, begin: Point, widths: Params, step_size: Array, num_steps: Array) -> Point:

@@ -36,14 +36,15 @@ from posterity.inference.methods.hamiltonian import (
     HamiltonianInfo,
     HeadChoice,
     Point,
+    at_most,
     check_adaptation,
     check_head,
     check_target_acceptance,
     energy_drop,
     integrate,
-    jittered_steps,
     prior_widths,
     relative_widths,
+    stretched_steps,
 )
 from posterity.inference.methods.sampler import check_counts, check_positive
 from posterity.models.model import Model
@@ -114,10 +115,10 @@ class HMC(Hamiltonian):
         return Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
 
     def check(self, model: Model, params: Params, data: Dataset) -> None:
+        del data
         if self.trajectory_length is not None:
             return
-        head = self.find_head(model, params, data.x)
-        for name, width in _named(prior_widths(model, params if isinstance(head, str) else head.others(params))):
+        for name, width in _named(prior_widths(model, params)):
             if not np.isfinite(width):
                 raise ValueError(
                     f"The prior of {name!r} has no finite variance, or none that is known, so HMC cannot choose its "
@@ -165,7 +166,7 @@ def transition(
     """
     begin = Point(density.position(state.params), momentum, state.gradient, state.measure)
     length, widths = trajectory(method, model, begin.position)
-    step_size, num_leapfrog = _steps(method, state, length, clock)
+    step_size, num_leapfrog, covered = _steps(method, state, length, clock)
     end = integrate(density, begin, widths, step_size, num_leapfrog)
     drop = energy_drop(density, begin, end)
     diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & pytrees.all_finite(end.gradient))
@@ -189,6 +190,7 @@ def transition(
         log_likelihood=report.log_likelihood,
         log_prior=report.log_prior,
         energy=kinetic - report.log_density,
+        covered=covered,
     )
     return HMCState(params, point.gradient, point.measure, adapted), pytrees.as_floats(info), end.momentum
 
@@ -200,8 +202,8 @@ def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params
     return jnp.asarray(length, float), widths
 
 
-def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array]:
-    """Step size and number of leapfrog steps of this trajectory."""
+def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array, Array]:
+    """Step size and number of leapfrog steps of this trajectory, and how much of its length they cover."""
     if state.step_size is None:
         step_size, most = jnp.asarray(method.step_size, float), jnp.iinfo(jnp.int32).max
     else:
@@ -209,7 +211,8 @@ def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[A
             jnp.minimum(adaptation.current(state.step_size, clock.phase == 0), length),
             method.max_leapfrog,
         )
-    return step_size, jittered_steps(length, method.jitter, step_size, most, clock)
+    whole = stretched_steps(length, method.jitter, step_size, clock)
+    return step_size, at_most(whole, most), jnp.minimum(most / whole, 1.0)
 
 
 def _named(values: Params) -> list[tuple[str, float]]:

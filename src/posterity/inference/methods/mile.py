@@ -252,7 +252,8 @@ def _settings(method: MILE, state: MILEState, adjusting: Array, clock: Clock) ->
         return step_size, num_steps
     if state.dual is not None:
         step_size = jnp.where(adjusting, adaptation.current(state.dual, clock.phase == 3), step_size)
-    along = hamiltonian.jittered_steps(state.length, JITTER, step_size, method.max_trajectory, clock)
+    whole = hamiltonian.stretched_steps(state.length, JITTER, step_size, clock)
+    along = hamiltonian.at_most(whole, method.max_trajectory)
     return step_size, jnp.where(adjusting, along, num_steps)
 
 

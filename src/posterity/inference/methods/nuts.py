@@ -151,6 +151,7 @@ def _kernel(method: NUTS, model: Model) -> Kernel:
             log_likelihood=report.log_likelihood,
             log_prior=report.log_prior,
             energy=kinetic - report.log_density,
+            covered=jnp.ones(()),
         )
         new = state._replace(params=params, gradient=gradient, measure=measure)
         adapted = _adapt(method, new, flat, acceptance, _prior_variance(model, position), clock)
