@@ -56,6 +56,7 @@ BATCH_ROWS = 256  # so few that a step on thousands of weights takes seconds: a 
 
 class LaplaceInfo(NamedTuple):
     log_likelihood: Array  # so far
+    num_gradients: Array  # a batch's curvature counts as one; predictions, and a pass that is left out, as none
 
 
 @records.record
@@ -151,9 +152,10 @@ class Laplace(Method):
             del key
             measure, search = partial(mode.measure, model, batch, clock), partial(mode.search, model, batch)
             active = (clock.phase == 0) | state.going
-            state = mode.when(active & (clock.phase != 1), measure, state)
+            measures = active & (clock.phase != 1)
+            state = mode.when(measures, measure, state)
             state = mode.when(active & (clock.phase == 1), search, state) if self.newton else state
-            return state, LaplaceInfo(state.log_likelihood.value)
+            return state, LaplaceInfo(state.log_likelihood.value, measures.astype(float))
 
         def adapt(key: Key, state: LaplaceState, draws: Params, clock: Clock) -> LaplaceState:
             del key, draws

@@ -84,8 +84,8 @@ def search(model: Model, batch: Batch, state: LaplaceState) -> LaplaceState:
 
 def propose(model: Model, state: LaplaceState) -> LaplaceState:
     """The step V g, to be tried where it is long."""
+    gradient, prior, *factors = slope(model, state)
     with jax.enable_x64(True):
-        gradient, prior, *factors = slope(model, state)
         step = state.curvature.solve(gradient, prior, *factors)
         # False for NaN, too: of a posterior that is improper.
         far = jnp.sum(gradient * step) > SMALL_DECREMENT**2
@@ -95,9 +95,10 @@ def propose(model: Model, state: LaplaceState) -> LaplaceState:
 def settle(model: Model, state: LaplaceState) -> LaplaceState:
     """Go where the log joint was highest along the step, to measure again there; or stay."""
     places = [_along(state, fraction) for fraction in (0.0, *FRACTIONS)]
+    # Outside: a model's own numbers would be float64 there, and products of them fall back.
+    here, *priors = (wide.wide(model.log_prior(place)) for place in places)
     with jax.enable_x64(True):
         likelihood_factor, prior_factor = model.tempering_factors
-        here, *priors = (wide.wide(model.log_prior(place)) for place in places)
         likelihoods = state.trials.exact() - state.log_likelihood.exact()
         rises = likelihood_factor * likelihoods + prior_factor * (jnp.stack(priors) - here)
         rises = rises.astype(state.step.dtype)
@@ -135,8 +136,9 @@ def slope(model: Model, state: LaplaceState, scale: float = 1.0) -> tuple[Array,
     likelihood_factor, prior_factor = model.tempering_factors
     _, of_prior, prior = prior_terms(model, state.params, state.curvature.names)
     total = state.gradient.exact() if wide.is_sum(state.gradient) else state.gradient
-    gradient = scale * likelihood_factor * total + prior_factor * wide.wide(of_prior)
-    return gradient, wide.wide(prior), scale * likelihood_factor, prior_factor
+    with jax.enable_x64(True):
+        gradient = scale * likelihood_factor * total + prior_factor * wide.wide(of_prior)
+        return gradient, wide.wide(prior), scale * likelihood_factor, prior_factor
 
 
 @partial(jax.jit, static_argnames="names")
