@@ -19,8 +19,8 @@ from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import MANIFEST
+from posterity.tables.comparison import REFERENCE
 
-REFERENCE = "hmc"
 MAX_ROWS = 200  # training inputs to judge at
 
 

@@ -225,7 +225,7 @@ def test_heads_of_other_libraries_are_found():
         (Model(NETWORK, Gaussian(), {"layer_1/*": dist.Laplace(0.0, 1.0), "*": Normal(0.0, 1.0)}), "is not Normal"),
         (Model(NETWORK, Gaussian(), {"layer_1/bias": Flat(), "*": Normal(0.0, 1.0)}), "layer_1/bias is not Normal"),
         (Model(NETWORK, Gaussian(), {"layer_1/*": Fixed(), "*": Normal(0.0, 1.0)}), "held fixed"),
-        (Model(linear(), Gaussian(), Normal(0.0, 1.0)), "all there is to sample"),
+        (Model(linear(), Gaussian(), Normal(0.0, 1.0)), "nothing else would be left"),
         (Model(from_function(NETWORK.with_outputs(1).init, lambda p, x: jnp.exp(NETWORK.with_outputs(1).apply(p, x))),
                Gaussian(), Normal(0.0, 1.0)), "does not end in a dense layer"),
     ],

@@ -95,7 +95,7 @@ def find_head(model: Model, params: Params, x: object) -> Head | str:
             return f"the prior of {name} is not Normal"
     head = Head(weight, bias, layer.input_axis, num_means, program)
     if pytrees.size(jax.eval_shape(head.others, params)) == 0:
-        return "the head is all there is to sample: Exact() gives its posterior in closed form"
+        return "nothing else would be left to sample (Exact() gives that posterior in closed form)"
     return head
 
 
