@@ -10,6 +10,7 @@ import targets
 from posterity.core import pytrees, records
 from posterity.core.types import Batch, Kernel
 from posterity.inference.methods import hmc
+from posterity.inference.methods.density import plain
 from posterity.inference.methods.hmc import HMC, HMCState
 
 
@@ -31,7 +32,9 @@ class Unrefreshed(HMC):
             return UnrefreshedState(params, inner, pytrees.normal_like(key, params))
 
         def step(key, state, batch, clock):
-            inner, info, momentum = hmc.transition(self, model, key, state.inner, state.momentum, batch, clock)
+            inner, info, momentum = hmc.transition(
+                self, model, plain(model, batch), (key, key), state.inner, state.momentum, clock
+            )
             momentum = pytrees.select(info.accepted > 0, momentum, jax.tree.map(jnp.negative, state.momentum))
             return UnrefreshedState(inner.params, inner, momentum), info
 

@@ -111,7 +111,7 @@ PROBES = {
     "models/priors.py": {"hasattr(dist, name)"},
     "networks/adapters.py": {"getattr(function, '__name__', type(function).__name__)"},
     "networks/convolutions.py": {"hasattr(atom, 'val')"},
-    "networks/layers.py": {
+    "networks/jaxpr.py": {
         "hasattr(atom, 'val')",
         "getattr(inner, 'jaxpr', inner)",
         "getattr(inner, 'consts', ())",

@@ -45,6 +45,11 @@ def test_every_field(sampled):
         "precision": "float32",
         "restarts": 0,
         "notes": (),
+        "remarks": (
+            "the head is sampled with the other weights: nothing else would be left to sample (Exact() gives that "
+            "posterior in closed form)",
+            "trajectories cover 100 % of their length",
+        ),
     }
     stated = dataclasses.asdict(receipt)
     assert {name: stated[name] for name in expected} == expected

@@ -19,8 +19,8 @@ from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import MANIFEST
+from posterity.tables.comparison import REFERENCE
 
-REFERENCE = "hmc"
 MAX_ROWS = 200  # training inputs to judge at
 
 
@@ -43,7 +43,7 @@ def _chosen(folder: Path, reference: Path | None) -> tuple[list[Path], Path | No
     if not folder.is_dir():
         raise InputError(f"There is no folder {folder}; name one that `posterity fit` or `posterity compare` made.")
     whole = is_comparison(folder)
-    beside = (folder if whole else folder.parent) / REFERENCE
+    beside = (folder if whole else folder.parent) / REFERENCE.name
     if reference is None and (whole or is_comparison(folder.parent)) and (beside / MANIFEST).is_file():
         reference = beside
     fits = sorted(path.parent for path in folder.glob(f"*/{MANIFEST}")) if whole else [folder]

@@ -126,6 +126,17 @@ def _is_share(value: Any) -> bool:
     return is_number(value) or isinstance(value, bool)
 
 
+def diagnosed_inputs(given: Any, rows: Dataset, held_out: Any, most: int = 100) -> Any:
+    """Inputs to diagnose chains at: those given, else those held out, else at most so many of the rows."""
+    if given is None:
+        inputs = rows.x if held_out is None else held_out
+        count = jax.tree.leaves(inputs)[0].shape[0]
+        return jax.tree.map(lambda leaf: np.asarray(leaf)[evenly_spaced(count, most)], inputs)
+    inputs = check_inputs(given)
+    check_like(inputs, rows.x, "at")
+    return inputs
+
+
 def evenly_spaced(count: int, most: int) -> np.ndarray:
     """Places of at most so many of `count` rows or strides, the first and the last among them."""
     return np.unique(np.linspace(0, count - 1, min(count, most)).round().astype(int))

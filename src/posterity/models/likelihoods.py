@@ -30,6 +30,19 @@ class Likelihood:
     num_outputs: int
     has_marginal: bool = False  # `marginal` has a closed form
 
+    def describe(self) -> str:
+        """Its name, for messages."""
+        return type(self).__name__
+
+    @property
+    def num_means(self) -> int:
+        """How many of the first outputs are means of Gaussian noise that the other outputs give; 0: not such a one."""
+        return 0
+
+    def noise_variance(self, outputs: Array) -> Array:
+        """Of that noise, [...], whatever the means are."""
+        raise NotImplementedError
+
     def __call__(self, outputs: Array) -> dist.Distribution:
         raise NotImplementedError
 
@@ -84,6 +97,13 @@ class Gaussian(Likelihood):
         check_positive("Gaussian", scale=self.scale)
         check_whole("Gaussian", num_outputs=self.num_outputs)
 
+    @property
+    def num_means(self) -> int:
+        return self.num_outputs
+
+    def noise_variance(self, outputs: Array) -> Array:
+        return jnp.broadcast_to(jnp.square(self.scale), outputs.shape[:-1]).astype(outputs.dtype)
+
     def __call__(self, outputs: Array) -> dist.Distribution:
         return _normal(outputs, self.scale, self.num_outputs)
 
@@ -112,6 +132,13 @@ class GaussianLearnedNoise(Likelihood):
     def __post_init__(self) -> None:
         check_positive("GaussianLearnedNoise", initial=self.initial, spread=self.spread)
         check_whole("GaussianLearnedNoise", num_outputs=self.num_outputs)
+
+    @property
+    def num_means(self) -> int:
+        return self.num_outputs
+
+    def noise_variance(self, outputs: Array) -> Array:
+        return jnp.square(MINIMUM_SCALE * self.initial + jnp.exp(outputs[..., self.num_outputs]))
 
     def __call__(self, outputs: Array) -> dist.Distribution:
         scale = MINIMUM_SCALE * self.initial + jnp.exp(outputs[..., self.num_outputs :])
@@ -148,16 +175,20 @@ class HeteroscedasticGaussian(Likelihood):
                 "it can learn; give a small number such as 0.001, or nothing. It always takes two outputs."
             )
 
+    @property
+    def num_means(self) -> int:
+        return 1
+
+    def noise_variance(self, outputs: Array) -> Array:
+        return jnp.square(self.minimum_scale) + jnp.exp(outputs[..., 1])
+
     def __call__(self, outputs: Array) -> dist.Distribution:
-        return dist.Normal(outputs[..., 0], jnp.sqrt(self._variance(outputs)))
+        return dist.Normal(outputs[..., 0], jnp.sqrt(self.noise_variance(outputs)))
 
     def fisher(self, outputs: Array) -> Array:
-        variance = self._variance(outputs)
+        variance = self.noise_variance(outputs)
         of_log_variance = jnp.square(jnp.exp(outputs[..., 1]) / variance) / 2
         return _diagonal(jnp.stack([1 / variance, of_log_variance], -1))
-
-    def _variance(self, outputs: Array) -> Array:
-        return jnp.square(self.minimum_scale) + jnp.exp(outputs[..., 1])
 
 
 @records.record

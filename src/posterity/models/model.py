@@ -132,7 +132,10 @@ class Model:
     def plain_outputs(self, params: Params, x: Any, key: Key | None = None) -> Array:
         """The same as the network wrote them; for what maps over rows."""
         params = self.complete(params)
-        outputs = self.network.apply(params["network"], x, key)
+        return self.with_columns(self.network.apply(params["network"], x, key), params)
+
+    def with_columns(self, outputs: Array, params: Params) -> Array:
+        """Outputs of the network with the likelihood's own parameters as constant last columns."""
         columns = self.likelihood.columns(params.get("likelihood", {}))
         if columns is None:
             return outputs

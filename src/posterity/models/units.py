@@ -98,6 +98,16 @@ class _OfUnits(Rescaled):
 
     log_scale: float = records.traced(default=0.0)  # float32 has room for it, not for every scale
 
+    def describe(self) -> str:
+        return self.likelihood.describe()
+
+    @property
+    def num_means(self) -> int:
+        return self.likelihood.num_means
+
+    def noise_variance(self, outputs: Array) -> Array:
+        return self.likelihood.noise_variance(outputs)
+
     def __call__(self, outputs: Array) -> dist.Distribution:
         return _Affine(self.likelihood(outputs), 0.0, 1.0, self.log_scale)
 

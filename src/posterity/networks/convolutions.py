@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core.types import Array
-from posterity.networks.layers import evaluate
+from posterity.networks.jaxpr import evaluate
 
 
 def with_fast_gradients(function: Callable[..., Any], *arguments: Any) -> Any:

@@ -19,11 +19,8 @@ import numpy as np
 
 from posterity.core import pytrees
 from posterity.core.types import Array, Params
+from posterity.networks.jaxpr import RESHAPES, Inliner, Step, evaluate, moves_only
 from posterity.networks.perceptron import MLP
-
-CALLS = ("jit", "pjit", "closed_call", "core_call", "remat", "remat2", "checkpoint")
-CUSTOM_CALLS = ("custom_jvp_call", "custom_vjp_call", "custom_vjp_call_jaxpr")
-RESHAPES = ("reshape", "squeeze", "expand_dims")
 
 
 class Dense(NamedTuple):
@@ -32,14 +29,6 @@ class Dense(NamedTuple):
     weight: str
     bias: str | None
     input_axis: int  # 0 for [in, out], 1 for [out, in]
-
-
-class _Step(NamedTuple):
-    """An equation of the traced program; values are numbered."""
-
-    equation: Any
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
 
 
 class _Product(NamedTuple):
@@ -57,10 +46,30 @@ class LayerProgram(NamedTuple):
     layers: tuple[Dense, ...]  # in the order they are computed
     others: tuple[str, ...]  # weights of no dense layer
     products: tuple[_Product, ...]
-    steps: tuple[_Step, ...]
+    steps: tuple[Step, ...]
     arguments: tuple[int, ...]
     constants: dict[int, Any]
     result: int
+
+    @property
+    def ends_in_layer(self) -> bool:
+        """Whether the outputs [N, K] are the last layer's product and bias, and nothing is done to them."""
+        if not self.layers:
+            return False
+        product, bias = self.products[-1], self.layers[-1].bias
+        value, shape = self.steps[product.step].outputs[0], self.steps[product.step].equation.outvars[0].aval.shape
+        axes: Axes = tuple(0 if i == product.feature_axis else None for i in range(len(shape)))
+        for step in self.steps[product.step + 1 :]:
+            if value not in step.inputs:
+                continue
+            if moves_only(step.equation):
+                axes = _moved(step.equation, axes)
+            elif bias is None or step.equation.primitive.name != "add":
+                return False
+            else:
+                bias = None  # the one sum there may be: `_bias` saw that this layer's own is added first
+            value, shape = step.outputs[0], step.equation.outvars[0].aval.shape
+        return value == self.result and len(shape) == 2 and (shape[-1] == 1 or axes[-1] == 0)
 
     def zero_probes(self) -> tuple[Array, ...]:
         """A probe for each layer, [positions, out]."""
@@ -70,8 +79,8 @@ class LayerProgram(NamedTuple):
             for aval, product in products
         )
 
-    def apply(self, params: Params, probes: Sequence[Array], x: Any) -> tuple[Array, tuple[Array, ...]]:
-        """Outputs with the probes added to the products, and the inputs of each layer, [positions, in]."""
+    def apply(self, params: Params, probes: Sequence[Array] | None, x: Any) -> tuple[Array, tuple[Array, ...]]:
+        """Outputs, with the probes added to the products if there are any, and each layer's inputs, [positions, in]."""
         values = dict(self.constants)
         values.update(zip(self.arguments, jax.tree.leaves((params, x)), strict=True))
         places = {product.step: i for i, product in enumerate(self.products)}
@@ -79,10 +88,12 @@ class LayerProgram(NamedTuple):
         for number, step in enumerate(self.steps):
             made = evaluate(step.equation, [values[i] for i in step.inputs])
             if number in places:
-                product, probe = self.products[places[number]], probes[places[number]]
+                product = self.products[places[number]]
                 inputs[places[number]] = _features_last(values[product.operand], product.contracted)
-                moved = jnp.moveaxis(made[0], product.feature_axis, -1)
-                made = [jnp.moveaxis(moved + probe.reshape(moved.shape), -1, product.feature_axis)]
+                if probes is not None:
+                    moved = jnp.moveaxis(made[0], product.feature_axis, -1)
+                    moved += probes[places[number]].reshape(moved.shape)
+                    made = [jnp.moveaxis(moved, -1, product.feature_axis)]
             values.update(zip(step.outputs, made, strict=True))
         return values[self.result], tuple(inputs)
 
@@ -92,7 +103,7 @@ def trace_layers(network: Any, params: Params, x: Any) -> LayerProgram:
     closed = jax.make_jaxpr(lambda params, x: network.apply(params, x))(params, x)
     names = pytrees.leaf_names(params)
     shapes = [jnp.shape(leaf) for leaf in jax.tree.leaves(params)]
-    inliner = _Inliner()
+    inliner = Inliner()
     arguments = tuple(inliner.new() for _ in closed.jaxpr.invars)
     inliner.weights.update(arguments[: len(names)])
     (result,) = inliner.inline(closed.jaxpr, closed.consts, arguments)
@@ -125,58 +136,7 @@ def last_features(network: Any, params: Params, x: Any) -> Array:
     return jax.vmap(one)(x)
 
 
-class _Inliner:
-    """Writes a program out as one list of steps, looking into calls."""
-
-    def __init__(self) -> None:
-        self.steps: list[_Step] = []
-        self.constants: dict[int, Any] = {}
-        self.weights: set[int] = set()  # values that are weights, perhaps reshaped
-        self.count = 0
-
-    def new(self) -> int:
-        self.count += 1
-        return self.count - 1
-
-    def constant(self, value: Any) -> int:
-        number = self.new()
-        self.constants[number] = value
-        return number
-
-    def inline(self, jaxpr: Any, constants: Sequence[Any], arguments: Sequence[int]) -> list[int]:
-        numbers: dict[Any, int] = dict(zip(jaxpr.invars, arguments, strict=True))
-        numbers.update((var, self.constant(value)) for var, value in zip(jaxpr.constvars, constants, strict=True))
-
-        def number(atom: Any) -> int:
-            return self.constant(atom.val) if hasattr(atom, "val") else numbers[atom]
-
-        for equation in jaxpr.eqns:
-            inputs = tuple(map(number, equation.invars))
-            inner = self._inner(equation, inputs)
-            if inner is None:
-                outputs = tuple(self.new() for _ in equation.outvars)
-                self.steps.append(_Step(equation, inputs, outputs))
-                if _moves_only(equation) and inputs[0] in self.weights:
-                    self.weights.update(outputs)
-            else:
-                body = getattr(inner, "jaxpr", inner)
-                outputs = self.inline(body, getattr(inner, "consts", ()), inputs)
-            numbers.update(zip(equation.outvars, outputs, strict=True))
-        return [number(atom) for atom in jaxpr.outvars]
-
-    def _inner(self, equation: Any, inputs: Sequence[int]) -> Any:
-        name = equation.primitive.name
-        # A custom derivative is lost by looking inside, so only where a weight goes in.
-        wanted = name in CALLS or (name in CUSTOM_CALLS and any(i in self.weights for i in inputs))
-        inner = equation.params.get("jaxpr", equation.params.get("call_jaxpr")) if wanted else None
-        return inner if inner is not None and hasattr(getattr(inner, "jaxpr", inner), "eqns") else None
-
-
 Axes = tuple[int | None, ...]  # for each axis of a value, the axis of the weight it is; None: of length 1 or repeated
-
-
-def _moves_only(equation: Any) -> bool:
-    return equation.primitive.name in ("transpose", "convert_element_type", "copy", "broadcast_in_dim", *RESHAPES)
 
 
 def _moved(equation: Any, axes: Axes) -> Axes:
@@ -204,13 +164,13 @@ class _Alias(NamedTuple):
 
 
 def _follow_weights(
-    steps: Sequence[_Step], shapes: dict[int, Any], arguments: Sequence[int], result: int
+    steps: Sequence[Step], shapes: dict[int, Any], arguments: Sequence[int], result: int
 ) -> tuple[dict[int, _Alias], Counter[int]]:
     """Which values are a weight, moved about, and how often each weight is used for anything else."""
     aliases = {arguments[leaf]: _Alias(leaf, tuple(range(len(shape)))) for leaf, shape in shapes.items()}
     uses: Counter[int] = Counter()
     for step in steps:
-        if _moves_only(step.equation) and step.inputs[0] in aliases:
+        if moves_only(step.equation) and step.inputs[0] in aliases:
             alias = aliases[step.inputs[0]]
             aliases[step.outputs[0]] = _Alias(alias.leaf, _moved(step.equation, alias.axes))
         else:
@@ -221,7 +181,7 @@ def _follow_weights(
 
 
 def _products(
-    steps: Sequence[_Step], aliases: dict[int, _Alias], uses: Counter[int], shapes: Sequence[Any]
+    steps: Sequence[Step], aliases: dict[int, _Alias], uses: Counter[int], shapes: Sequence[Any]
 ) -> list[tuple[int, int, _Product]]:
     """(weight, its input axis, product) for each product of one whole weight matrix and something else."""
     found = []
@@ -243,7 +203,7 @@ def _products(
 
 
 def _bias(
-    steps: Sequence[_Step],
+    steps: Sequence[Step],
     product: _Product,
     aliases: dict[int, _Alias],
     uses: Counter[int],
@@ -260,7 +220,7 @@ def _bias(
             continue
         if sum(value in other.inputs for other in steps) != 1 or value == result:
             return None
-        if _moves_only(step.equation):
+        if moves_only(step.equation):
             value, axes = step.outputs[0], _moved(step.equation, axes)
             continue
         others = [i for i in step.inputs if i != value]
@@ -277,10 +237,3 @@ def _bias(
 def _features_last(value: Array, axis: int) -> Array:
     moved = jnp.moveaxis(value, axis, -1)
     return moved.reshape(-1, moved.shape[-1])
-
-
-def evaluate(equation: Any, values: Sequence[Any]) -> list[Any]:
-    """What an equation of a traced program makes of these values."""
-    with equation.ctx.manager:
-        made = equation.primitive.bind(*values, **equation.primitive.get_bind_params(equation.params))
-    return list(made) if equation.primitive.multiple_results else [made]

@@ -43,6 +43,8 @@ class Receipt:
     versions: dict[str, str]
     restarts: int = 0  # of chains that were stuck in warm-up
     notes: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    """How the method ran on this model: which weights were integrated out, or why none were."""
     targets: str = ""
     """A fingerprint of the targets of the training rows, by which an audit knows that two fits saw the same ones."""
 
@@ -73,6 +75,7 @@ def make_receipt(
     restarts: int,
     num_devices: tuple[int, int],
     notes: tuple[str, ...],
+    remarks: tuple[str, ...],
     trace: Mapping[str, np.ndarray],
 ) -> Receipt:
     shapes = jax.eval_shape(model.init, jax.random.key(0), pytrees.take_rows(rows.x, slice(0, 1)))
@@ -96,8 +99,15 @@ def make_receipt(
         versions=installed_versions(),
         restarts=restarts,
         notes=notes,
+        remarks=(*remarks, *_trajectories(trace)),
         targets=fingerprint(rows.y)[:16],
     )
+
+
+def _trajectories(trace: Mapping[str, np.ndarray]) -> tuple[str, ...]:
+    if "covered" not in trace:
+        return ()
+    return (f"trajectories cover {100 * trace['covered'].mean():.4g} % of their length",)
 
 
 def _step_size(trace: Mapping[str, np.ndarray]) -> str:

@@ -110,7 +110,8 @@ def _receipt(stored: dict[str, Any]) -> Receipt:
     """A receipt is for people: its texts are shown as they are."""
     texts = {name: printable(value) for name, value in stored.items() if isinstance(value, str)}
     versions = {printable(name): printable(version) for name, version in stored["versions"].items()}
-    return Receipt(**{**stored, **texts, "versions": versions, "notes": tuple(map(printable, stored["notes"]))})
+    lists = {name: tuple(map(printable, stored[name])) for name in ("notes", "remarks")}
+    return Receipt(**{**stored, **texts, "versions": versions, **lists})
 
 
 def _check_outputs(posterior: Posterior, expected: np.ndarray) -> None:

@@ -70,8 +70,13 @@ class TableCode:
         model: dict[str, Any] | None = None,
         **options: Any,
     ) -> Posterior:
-        """The posterior given encoded rows; `model` are settings of `model` above, `options` are those of `fit`."""
+        """The posterior given encoded rows; `model` are settings of `model` above, `options` are those of `fit`.
+
+        A sampler that is named uses the budget it has, until its diagnosis is good.
+        """
         chosen = method if isinstance(method, Method) else table_method(method, len(rows[1]), effort=effort)
+        if isinstance(method, str) and options.get("budget") is not None:
+            options.setdefault("until", chosen.card.until)
         return fit(self.model(chosen, **model or {}), chosen, rows, metadata=self.metadata(), **options)
 
     def metadata(self) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from posterity.core.types import Batch, Clock
 from posterity.inference.engine.driver import fit
 from posterity.inference.methods import hamiltonian, hmc
 from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods.density import plain
 from posterity.inference.methods.hamiltonian import Point
 from posterity.inference.methods.hmc import HMC, HMCState
 from posterity.metrics import convergence
@@ -142,10 +143,9 @@ def flow(model, data, vector, step_size, num_steps):
     params, momentum = ({"network": {"a": pair[0], "b": pair[1]}} for pair in (vector[:2], vector[2:]))
     gradient = jax.grad(model.log_joint)(params, batch)
     begin = Point(params, momentum, gradient, model.log_likelihood(params, batch))
-    end = hamiltonian.integrate(
-        model, batch, begin, hamiltonian.relative_widths(model, params)[1], step_size, num_steps
-    )
-    return jnp.stack(jax.tree.leaves((end.params, end.momentum))), hamiltonian.energy_drop(model, batch, begin, end)
+    density, widths = plain(model, batch), hamiltonian.relative_widths(model, params)[1]
+    end = hamiltonian.integrate(density, begin, widths, step_size, num_steps)
+    return jnp.stack(jax.tree.leaves((end.position, end.momentum))), hamiltonian.energy_drop(density, begin, end)
 
 
 BEGIN = np.array([0.3, -0.6, 0.9, 1.1])
@@ -211,22 +211,22 @@ def test_acceptance_in_float32_with_many_rows():
     def trajectory(params, momentum, batch):
         begin = Point(params, momentum, jax.grad(model.log_joint)(params, batch), jnp.zeros(()))
         widths = jax.tree.map(lambda leaf: jnp.ones((), leaf.dtype), params)
-        return hamiltonian.integrate(model, batch, begin, widths, jnp.asarray(3e-5), jnp.asarray(20))
+        return hamiltonian.integrate(plain(model, batch), begin, widths, jnp.asarray(3e-5), jnp.asarray(20))
 
     @jax.jit
     def drops(begin, end, batch):
         """The log acceptance ratio term by term, and as a difference of two energies."""
         ends = [Point(*point, None, model.log_likelihood(point[0], batch)) for point in (begin, end)]
         energies = [
-            pytrees.total(jax.tree.map(jnp.square, e.momentum)) / 2 - model.log_joint(e.params, batch) for e in ends
+            pytrees.total(jax.tree.map(jnp.square, e.momentum)) / 2 - model.log_joint(e.position, batch) for e in ends
         ]
-        return hamiltonian.energy_drop(model, batch, *ends), energies[0] - energies[1]
+        return hamiltonian.energy_drop(plain(model, batch), *ends), energies[0] - energies[1]
 
     termwise, naive = [], []
     for seed in range(6):
         momentum = pytrees.normal_like(jax.random.key(seed), params)
         end = trajectory(params, momentum, batch)
-        points = ((params, momentum), (end.params, end.momentum), batch)
+        points = ((params, momentum), (end.position, end.momentum), batch)
         in_single = drops(*points)
         with jax.enable_x64(True):
             double = jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf), jnp.float64), points)

@@ -71,6 +71,8 @@ class Checkpoint:
             "metadata": job.metadata,
             "fingerprint": fingerprint(tuple(job.rows)),
             "given": job.given,
+            "until": job.until,
+            "at": encode(job.at, arrays, "at"),
             "precision": precision(),
         }
         writer = Writer(folder, together=True, ours=ours)

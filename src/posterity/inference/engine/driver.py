@@ -21,21 +21,30 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from posterity.core import pytrees, records
-from posterity.core.devices import check_process, device_mesh, fetch
+from posterity.core.devices import check_process, device_mesh, double_precision, fetch
 from posterity.core.types import Params
-from posterity.data.arrays import calibration_inputs, dataset, stopping_rows
+from posterity.data.arrays import calibration_inputs, dataset, diagnosed_inputs, stopping_rows
 from posterity.inference.engine.checkpoint import Checkpoint
 from posterity.inference.engine.interrupt import polite_interrupt
-from posterity.inference.engine.job import Job, Run, ScheduledPhase, Session
+from posterity.inference.engine.job import Job, Run, ScheduledPhase, Session, Until
 from posterity.inference.engine.program import begin, chains_at_start
 from posterity.inference.engine.progress import ProgressBar
 from posterity.inference.engine.restarts import leave_out_stuck, restart_stuck, warn_unmoved
+from posterity.inference.engine.rounds import lengthened, sample_until
 from posterity.inference.engine.run import adapt_phase, run_phase
 from posterity.inference.engine.schedule import schedule
-from posterity.inference.engine.start import Start, check_arguments, check_shapes, starting_point, with_origin
+from posterity.inference.engine.start import (
+    Start,
+    check_arguments,
+    check_goal,
+    check_shapes,
+    starting_point,
+    with_origin,
+)
 from posterity.inference.methods.method import Method, Result
 from posterity.inference.methods.sampler import NoDrawsError
 from posterity.models.model import Model
+from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.receipt import make_receipt
 from posterity.storage.codec import StoreError, fingerprint, plain_json
@@ -56,6 +65,8 @@ def fit(
     mesh: tuple[int, int] | None = None,
     metadata: dict[str, Any] | None = None,
     budget: float | None = None,
+    until: Until | None = None,
+    at: Any = None,
     progress: bool = True,
 ) -> Posterior:
     """Infer the weights of a model from data by a method.
@@ -72,15 +83,20 @@ def fit(
         mesh: Devices for (chains, rows); by default as many for chains as can be, the rest for rows if that pays.
         metadata: Plain JSON values to keep with the posterior, `posterior.metadata`, for instance column names.
         budget: Seconds after which the run ends with what it has; one with a store can go on later.
+        until: "good" or "usable": sample in rounds until the diagnosis says so, or the budget ends.
+        at: Inputs to diagnose at; by default those held out, or a hundred of the rows.
         progress: Show a bar on standard error when it is a terminal.
     """
     check_process()
     check_arguments(model, method, seed, chains, budget)
+    check_goal(method, until, at)
     rows = given = dataset(data, model.likelihood)
     rows, calibration = calibration_inputs(rows, holdout, seed)
     rows, validation_rows = stopping_rows(rows, validation, seed, model.likelihood)
     num_chains = method.num_chains if chains is None else int(chains)
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
+    if until is not None:
+        job = job._replace(until=until, at=diagnosed_inputs(at, rows, calibration))
     start = _checked_start(job)
     if store is None:
         return run_job(job, None, budget, progress, start)
@@ -112,14 +128,15 @@ def run_job(
             continue
         # A budget is for all stages: those before the last may use half of it, those before the one before a quarter.
         deadline = None if budget is None else begun + budget / 2 ** (len(stages) - 1 - number)
-        phases, start = schedule(stage, start if posterior is None else starting_point(stage))
-        run = _run_stage(stage, store, phases, start, deadline, progress)
+        phases, start, execution = schedule(stage, start if posterior is None else starting_point(stage))
+        with double_precision(execution.float64):
+            run = _run_stage(stage, store, phases, start, deadline, progress)
         if run.progress.ended == "interrupted" and not is_last:
             names = [type(each.method).__name__ for each in stages[number : number + 2]]
             kept = "resume() goes on with it" if store is not None else "give fit a store to go on later"
             raise KeyboardInterrupt(f"{names[0]}, where {names[1]} begins, was cut off: {kept}.")
         seconds = time.perf_counter() - begun + (0.0 if store is None else store.seconds)
-        posterior = _posterior(stage, posterior, run, phases[0].layout.mesh, seconds)
+        posterior = _posterior(stage, posterior, run, phases[0].layout.mesh, seconds, execution.remarks)
         if store is not None and not is_last:
             posterior = store.finish(posterior)
     assert posterior is not None
@@ -137,14 +154,15 @@ def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
             f"{type(job.method).__name__} was cut off before its end and has no partial result: resume() finishes it."
         )
     job = job.after(before)
-    phases, start = schedule(job, starting_point(job))
-    run = _restored(phases[0], start, checkpoint, job.num_chains)
+    phases, start, execution = schedule(job, starting_point(job))
+    with double_precision(execution.float64):
+        run = _restored(phases[0], start, checkpoint, job.num_chains)
     num_steps = run.progress.num_steps
     if run.progress.phase < len(phases) and phases[run.progress.phase].phase.adapt:
         run = run._replace(draws=())  # they serve the adaptation alone
     try:
         run = run.note(f"unfinished: the store ends after {num_steps} steps")
-        posterior = _posterior(job, before, run, phases[0].layout.mesh, checkpoint.seconds)
+        posterior = _posterior(job, before, run, phases[0].layout.mesh, checkpoint.seconds, execution.remarks)
     except NoDrawsError as error:
         folder = str(checkpoint.writer.folder)
         raise StoreError(
@@ -184,11 +202,11 @@ def _run_stage(
     deadline: float | None,
     progress: bool,
 ) -> Run:
-    """Run what is left of every phase of a stage."""
-    begins, last_step = time.perf_counter(), phases[-1].last_step
-    session = Session(job, ProgressBar(type(job.method).__name__, last_step, progress), Event(), checkpoint)
-    with session.bar, polite_interrupt(session.asked.set, job.method.anytime):
-        run = _first_run(session, phases, start)
+    """Run what is left of every phase of a stage, and further rounds of it where a verdict is asked for."""
+    session = Session(job, ProgressBar(type(job.method).__name__, phases[-1].last_step, progress), Event(), checkpoint)
+
+    def run_phases(phases: Sequence[ScheduledPhase], run: Run) -> Run:
+        begins, last_step = time.perf_counter(), phases[-1].last_step
         for here in phases[run.progress.phase :]:
             if run.progress.stops:
                 break
@@ -196,7 +214,15 @@ def _run_stage(
             if deadline is not None and job.method.anytime:  # each phase has its share of the budget
                 due = begins + here.last_step / last_step * (deadline - begins)
             run = _end_phase(session, here, run_phase(session, here, run, due))
-    return run
+        return run
+
+    def judge(run: Run) -> Diagnosis:
+        return _posterior(job, None, run, phases[0].layout.mesh, 0.0).diagnose(job.at)
+
+    with session.bar, polite_interrupt(session.asked.set, job.method.anytime):
+        run = _first_run(session, phases, start)
+        run = run_phases(lengthened(phases, run.progress.lengths), run)
+        return run if job.until is None else sample_until(job.until, session, phases, run, judge, run_phases)
 
 
 def _end_phase(session: Session, here: ScheduledPhase, run: Run) -> Run:
@@ -212,7 +238,9 @@ def _end_phase(session: Session, here: ScheduledPhase, run: Run) -> Run:
     return session.checkpoint.save(run) if session.checkpoint is not None and changed else run
 
 
-def _posterior(job: Job, before: Posterior | None, run: Run, mesh: Mesh, seconds: float) -> Posterior:
+def _posterior(
+    job: Job, before: Posterior | None, run: Run, mesh: Mesh, seconds: float, remarks: tuple[str, ...] = ()
+) -> Posterior:
     """What a stage came to. What the stages before it cost, and what went unusually there, is reported with it."""
     if before is not None:
         notes = [f"{type(before.method).__name__}: {note}" for note in before.receipt.notes]
@@ -241,6 +269,7 @@ def _posterior(job: Job, before: Posterior | None, run: Run, mesh: Mesh, seconds
         restarts=run.progress.num_restarts,
         num_devices=(mesh.shape["chain"], mesh.shape["data"]),
         notes=run.progress.notes,
+        remarks=remarks,
         trace=run.history(),
     )
     return Posterior(

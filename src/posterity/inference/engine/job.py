@@ -21,6 +21,7 @@ from posterity.posterior.trace import Trace
 if TYPE_CHECKING:
     from posterity.inference.engine.checkpoint import Checkpoint
 
+Until = Literal["good", "usable"]
 Ending = Literal["", "stopped", "interrupted", "late"]
 COUNTS = ("phase", "stride", "num_steps", "num_taken", "num_restarts", "num_shards")
 
@@ -38,11 +39,13 @@ class Job(NamedTuple):
     mesh: tuple[int, int] | None  # devices for chains and for rows; None: chosen
     metadata: dict[str, Any]  # of the user's own, plain JSON, kept with the posterior
     given: str = ""  # fingerprint of all rows as they were passed to `fit`, those set aside included
+    until: Until | None = None  # the verdict to sample for
+    at: Any = None  # inputs that it is made at
 
     def stages(self) -> list[Job]:
         """A job for each stage of the method, first to last."""
         *first, _ = self.method.stages()
-        return [*(self._replace(method=method, calibration=None) for method in first), self]
+        return [*(self._replace(method=method, calibration=None, until=None, at=None) for method in first), self]
 
     def after(self, before: Posterior | None) -> Job:
         """The job of a stage that begins where another ended, under the model that one may have tuned."""
@@ -92,6 +95,7 @@ class Progress:
     notes: tuple[str, ...] = ()
     seconds: float = 0.0  # of all sessions, when it was stored
     num_shards: int = 0
+    lengths: tuple[int, ...] = ()  # steps of each phase in the present round; as planned in the first
 
     def __post_init__(self) -> None:
         """A store may have been edited: what is wrong is refused before it is computed with."""
@@ -101,6 +105,8 @@ class Progress:
             and all(type(amount) in (int, float) and 0 <= amount < math.inf for amount in amounts)
             and type(self.notes) is tuple
             and all(type(note) is str for note in self.notes)
+            and type(self.lengths) is tuple
+            and all(type(length) is int and length >= 0 for length in self.lengths)
             and (self.stuck is None or type(self.stuck) is tuple)
             and all(type(chain) is bool for chain in self.stuck or ())
             and (self.ended == "" or (self.ended in get_args(Ending) and self.notes != ()))

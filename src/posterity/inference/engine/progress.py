@@ -31,6 +31,10 @@ class ProgressBar:
     def update(self, completed: int, name: str, value: Any) -> None:
         self._progress.update(self._task, completed=completed, shown=f"{name.replace('_', ' ')} {value:.4g}")
 
+    def extend(self, num_steps: int) -> None:
+        """Another number of steps in all."""
+        self._progress.update(self._task, total=num_steps)
+
     def __enter__(self) -> ProgressBar:
         self._progress.start()
         return self

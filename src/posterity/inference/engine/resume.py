@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from posterity.core.devices import check_process, device_mesh, precision
 from posterity.data.arrays import Dataset, check_inputs, check_like, dataset
 from posterity.inference.engine.checkpoint import Checkpoint, stored_progress
 from posterity.inference.engine.driver import partial_posterior, run_job
-from posterity.inference.engine.job import Job
+from posterity.inference.engine.job import Job, Until
 from posterity.inference.methods.method import Method
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
@@ -130,6 +130,8 @@ def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> J
         num_chains=whole_number(stored, "num_chains", least=1),
         mesh=None if mesh is None else tuple(mesh),
         metadata={**stored["metadata"]},
+        until=_goal(stored["until"]),
+        at=None if stored["at"] is None else _like(decode(stored["at"], arrays), rows.x),
     )
 
 
@@ -159,6 +161,12 @@ def _equal(kept: Any, passed: Any) -> bool:
     arrays: tuple[dict[str, np.ndarray], ...] = ({}, {})
     same = encode(kept, arrays[0], "method") == encode(passed, arrays[1], "method")
     return same and all(np.array_equal(arrays[0][name], arrays[1][name]) for name in arrays[0])
+
+
+def _goal(stored: Any) -> Until | None:
+    if stored is not None and stored not in get_args(Until):
+        raise StoreError(f"The store gives until={stored!r}; expected one of {', '.join(get_args(Until))}.")
+    return stored
 
 
 def _like(inputs: Any, training: Any) -> Any:

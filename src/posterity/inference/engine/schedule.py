@@ -13,7 +13,7 @@ from posterity.data.batches import batch_width
 from posterity.inference.engine.job import Job, ScheduledPhase
 from posterity.inference.engine.program import Extra, Layout, Shared, layout_of, pad_chains, place_rows
 from posterity.inference.engine.start import Start
-from posterity.inference.methods.method import Method
+from posterity.inference.methods.method import Execution, Method
 from posterity.models.model import Model, num_weights
 from posterity.models.units import in_network_units
 from posterity.networks.built_in import BuiltIn
@@ -22,16 +22,18 @@ from posterity.networks.convolutions import convolves
 LONGEST_WAIT = 50  # steps between two looks at validation rows, where an epoch has fewer
 
 
-def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start]:
-    """The phases of a job, and its start on the devices that they run on."""
+def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start, Execution]:
+    """The phases of a job, its start on the devices that they run on, and how their programs are compiled."""
     method, num_rows = job.method, job.rows.num_rows
     model, data, validation = _in_network_units(job)
     phases = method.plan(num_rows)
     convolving = _convolves(job)
     mesh = _mesh(job, phases, convolving)
-    # Convolutions of several sets of weights side by side are grouped ones, for which XLA has no fast code on a CPU.
-    in_turn = convolving and jax.default_backend() == "cpu"
     start = on_devices(start, mesh)
+    free, fixed = pytrees.take_rows((start.free, start.fixed), 0)
+    execution = method.execution(model.bind(fixed), free, data)
+    # Convolutions of several sets of weights side by side are grouped ones, for which XLA has no fast code on a CPU.
+    in_turn = execution.in_turn or (convolving and jax.default_backend() == "cpu")
     keeps = any(phase.keep for phase in phases)
     total_steps = sum(phase.num_steps for phase in phases)
     rows: dict[bool, Batch] = {}  # split over devices or whole on each, as phases need them
@@ -44,7 +46,7 @@ def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start]:
         extra = place(_extra(method, validation, layout, total_steps), mesh)
         scheduled.append(ScheduledPhase(number, phase, offset, layout, Shared(method, model, rows[picks], extra)))
         offset += phase.num_steps
-    return scheduled, start
+    return scheduled, start, execution
 
 
 def on_devices(start: Start, mesh: Mesh) -> Start:

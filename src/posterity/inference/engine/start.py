@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -15,8 +15,9 @@ from posterity.core.checks import check_budget, is_whole
 from posterity.core.devices import jit_once
 from posterity.core.types import Key, Params
 from posterity.data.arrays import Dataset
-from posterity.inference.engine.job import Job
+from posterity.inference.engine.job import Job, Until
 from posterity.inference.methods.method import Method
+from posterity.inference.methods.sampler import Sampler
 from posterity.models.model import Model
 from posterity.models.units import without_units
 from posterity.posterior.posterior import Posterior
@@ -35,6 +36,21 @@ class Origin:
 
     def __str__(self) -> str:
         return self.told
+
+
+def check_goal(method: Method, until: object, at: object) -> None:
+    """Refuse a verdict that is none, and one of a method whose draws nothing can diagnose."""
+    if until is None:
+        if at is not None:
+            raise ValueError("at= names rows to diagnose at, which happens with until='good' or 'usable' only.")
+        return
+    if until not in get_args(Until):
+        raise ValueError(f"until={until!r} is not a verdict to sample for; choose 'good' or 'usable'.")
+    if not isinstance(method, Sampler):
+        raise ValueError(
+            f"{type(method).__name__} does not sample, so until={until!r} cannot be reached by going on: use HMC(), "
+            "NUTS() or another sampler, or leave until out."
+        )
 
 
 def with_origin(model: Model, method: Method, rows: Dataset, num_chains: int) -> Method:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 FULL_BATCH_ROWS = 4_000  # up to here a step on all rows costs little more than one on a batch
 BATCH_ROWS = 512
@@ -70,5 +70,7 @@ class Card:
     """Whether its chains are Markov chains, whose convergence is to be judged."""
     for_tables: bool = True
     """Whether it can fit the networks made for tables."""
+    until: Literal["good", "usable"] | None = None
+    """The verdict it samples for, within its budget, when it is fitted to a table by name."""
     compared: bool = False
     """Whether `compare` runs it when no methods are named."""

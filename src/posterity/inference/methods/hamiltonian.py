@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,11 @@ import numpy as np
 
 from posterity.core import pytrees
 from posterity.core.types import Array, Batch, Clock, Params
+from posterity.data.arrays import Dataset
 from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods.density import Density, plain
+from posterity.inference.methods.head import Head, find_head, integrated
+from posterity.inference.methods.method import Execution
 from posterity.inference.methods.sampler import Sampler
 from posterity.models.model import Model
 from posterity.models.priors import Fixed, Flat, standard_deviation
@@ -34,12 +38,34 @@ class HamiltonianInfo(NamedTuple):
     log_likelihood: Array  # untempered sum over rows
     log_prior: Array
     energy: Array  # H of the state after the step, with the momentum that led to it
+    covered: Array  # share of the trajectory's length that was run: less than 1 where a limit on its steps cut it
+
+
+HeadChoice = Literal["integrated", "sampled"]
 
 
 class Hamiltonian(Sampler):
     """A sampler that adapts its step size in a first phase, where the user gives none."""
 
     step_size: float | None = None
+    head: HeadChoice = "integrated"
+
+    def find_head(self, model: Model, params: Params, x: object) -> Head | str:
+        """The head that is integrated out, or why none is."""
+        return find_head(model, params, x) if self.head == "integrated" else 'head="sampled" asks for it'
+
+    def density(self, model: Model, params: Params, batch: Batch) -> Density:
+        """What trajectories move on."""
+        head = self.find_head(model, params, batch.x)
+        return plain(model, batch) if isinstance(head, str) else integrated(model, head, batch)
+
+    def execution(self, model: Model, params: Params, data: Dataset) -> Execution:
+        head = self.find_head(model, params, data.x)
+        if isinstance(head, str):
+            return Execution(remarks=(f"the head is sampled with the other weights: {head}",))
+        # Side by side, XLA's products of chains in float64 take two to three times as long.
+        names = " and ".join(filter(None, (head.weight, head.bias)))
+        return Execution(float64=True, in_turn=True, remarks=(f"the means' columns of {names} are integrated out",))
 
     def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
         return adaptation.stuck_chains(trace) if self.step_size is None else None
@@ -49,6 +75,11 @@ def check_target_acceptance(method: Any) -> None:
     target = method.target_acceptance
     if not 0 < target < 1:
         raise ValueError(f"{type(method).__name__}(target_acceptance={target}) must lie between 0 and 1; try 0.8.")
+
+
+def check_head(method: Any) -> None:
+    if method.head not in ("integrated", "sampled"):
+        raise ValueError(f"{type(method).__name__}(head={method.head!r}): choose 'integrated' or 'sampled'.")
 
 
 def check_adaptation(method: Any, warmup: str, remedy: int) -> None:
@@ -63,28 +94,31 @@ def check_adaptation(method: Any, warmup: str, remedy: int) -> None:
 class Point(NamedTuple):
     """One end of a trajectory."""
 
-    params: Params
+    position: Params
     momentum: Params
     gradient: Params
-    log_likelihood: Array  # [N]
+    measure: Array
 
 
-def jittered_steps(length: Array, jitter: Array | float, step_size: Array, most: Any, clock: Clock) -> Array:
-    """How many steps a trajectory takes whose length is stretched by a factor within 1 +- jitter."""
+def stretched_steps(length: Array, jitter: Array | float, step_size: Array, clock: Clock) -> Array:
+    """How many steps a trajectory takes whose length is stretched by a factor within 1 +- jitter, as a float."""
     # A Weyl sequence, equidistributed in [0, 1), not the chain's key: one factor for all chains keeps the number of
     # leapfrog steps the same for all.
     uniform = (clock.step.astype(jnp.uint32) * jnp.uint32(WEYL)).astype(float) / 2.0**32
     stretched = length * (1 + jitter * (2 * uniform - 1))
-    # Rounding of the quotient must not add a step to one that divides evenly. The cap comes before the conversion:
-    # a quotient that overflows an integer would wrap.
-    quotient = jnp.ceil(stretched / step_size * (1 - 1e-5))
-    return jnp.clip(jnp.minimum(quotient, 2.0**30).astype(int), 1, most)
+    # Rounding of the quotient must not add a step to one that divides evenly.
+    return jnp.maximum(jnp.ceil(stretched / step_size * (1 - 1e-5)), 1.0)
 
 
-def integrate(model: Model, batch: Batch, begin: Point, widths: Params, step_size: Array, num_steps: Array) -> Point:
+def at_most(num_steps: Array, most: Any) -> Array:
+    """A whole number of steps. The cap comes before the conversion: what overflows an integer would wrap."""
+    return jnp.clip(jnp.minimum(num_steps, 2.0**30).astype(int), 1, most)
+
+
+def integrate(density: Density, begin: Point, widths: Params, step_size: Array, num_steps: Array) -> Point:
     """The other end of a trajectory."""
-    end = leapfrog(lambda params: jax.grad(model.log_joint)(params, batch), begin, widths, step_size, num_steps)
-    return end._replace(log_likelihood=model.log_likelihood(end.params, batch))
+    end = leapfrog(density.gradient, begin, widths, step_size, num_steps)
+    return end._replace(measure=density.measure(end.position))
 
 
 def leapfrog(
@@ -98,23 +132,20 @@ def leapfrog(
 
     def step(index: Array, carry: tuple[Params, Params, Params]) -> tuple[Params, Params, Params]:
         del index
-        params, momentum, _ = carry
-        params = along(1.0, params, momentum)
-        gradient = gradient_of(params)
-        return params, along(1.0, momentum, gradient), gradient
+        position, momentum, _ = carry
+        position = along(1.0, position, momentum)
+        gradient = gradient_of(position)
+        return position, along(1.0, momentum, gradient), gradient
 
-    start = (begin.params, along(0.5, begin.momentum, begin.gradient), begin.gradient)
-    params, momentum, gradient = jax.lax.fori_loop(0, num_steps, step, start)
-    return Point(params, along(-0.5, momentum, gradient), gradient, begin.log_likelihood)
+    start = (begin.position, along(0.5, begin.momentum, begin.gradient), begin.gradient)
+    position, momentum, gradient = jax.lax.fori_loop(0, num_steps, step, start)
+    return Point(position, along(-0.5, momentum, gradient), gradient, begin.measure)
 
 
-def energy_drop(model: Model, batch: Batch, begin: Point, end: Point) -> Array:
+def energy_drop(density: Density, begin: Point, end: Point) -> Array:
     """H(begin) - H(end), the log of the acceptance ratio, from differences of single terms."""
-    rows = (end.log_likelihood - begin.log_likelihood) * batch.weight.astype(end.log_likelihood.dtype)
-    priors = jax.tree.map(jnp.subtract, model.log_priors(end.params), model.log_priors(begin.params))
+    terms = density.difference(begin.position, begin.measure, end.position, end.measure)
     kinetic = jax.tree.map(lambda p, q: (p - q) * (p + q) / 2, begin.momentum, end.momentum)
-    zero = jnp.zeros((), rows.dtype)
-    terms = [model.temper(rows, zero), *(model.temper(zero, leaf) for leaf in jax.tree.leaves(priors))]
     return pairwise_sum(jnp.concatenate([term.reshape(-1) for term in (*terms, *jax.tree.leaves(kinetic))]))
 
 

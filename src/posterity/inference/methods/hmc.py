@@ -15,6 +15,7 @@ differences of single terms, one per row and two per weight, never from two larg
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -26,29 +27,33 @@ from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.inference.methods import step_size as adaptation
 from posterity.inference.methods.card import Card
+from posterity.inference.methods.density import Density
 from posterity.inference.methods.hamiltonian import (
     BOLDNESS,
     DIVERGENCE,
     GAMMA,
     Hamiltonian,
     HamiltonianInfo,
+    HeadChoice,
     Point,
+    at_most,
     check_adaptation,
+    check_head,
     check_target_acceptance,
     energy_drop,
     integrate,
-    jittered_steps,
     prior_widths,
     relative_widths,
+    stretched_steps,
 )
 from posterity.inference.methods.sampler import check_counts, check_positive
-from posterity.models.model import Model, weighted_sum
+from posterity.models.model import Model
 
 
 class HMCState(NamedTuple):
-    params: Params
-    gradient: Params  # of the tempered log joint, so that a trajectory need not begin with one
-    log_likelihood: Array  # [N] of each row, neither weighted nor tempered
+    params: Params  # all weights
+    gradient: Params  # of the log density at their position, so that a trajectory need not begin with one
+    measure: Array  # of their position
     step_size: adaptation.DualAveraging | None  # None where the user gave one
 
 
@@ -67,9 +72,10 @@ class HMC(Hamiltonian):
         colour="ink",
         line="-",
         marker="o",
-        settings=lambda size: {"num_draws": size.count(100), "num_burn_in": size.count(50, 20), "max_leapfrog": 500},
+        settings=lambda size: {"num_draws": size.count(100), "num_burn_in": size.count(50, 20)},
         share=8,
         gradients=lambda method: float(method.max_leapfrog),
+        until="good",
         is_sampler=True,
         compared=True,
     )
@@ -82,7 +88,7 @@ class HMC(Hamiltonian):
     # mean of all widths; weight i moves r_i = s_i / s times as far. None: adapted in burn-in to `target_acceptance`.
     trajectory_length: float | None = records.traced(default=None)
     # In the same units. None: (pi / 2) s. Given where a prior has no finite variance: unit mass for every weight.
-    jitter: float = records.traced(default=0.2)
+    jitter: float = records.traced(default=0.5)
     # Trajectories are stretched by factors spread evenly over [1 - jitter, 1 + jitter], or they can resonate; 0 repeats
     # a published run. The factor depends on the step alone: chains of one step size run side by side without waiting.
     target_acceptance: float = records.traced(default=0.8)
@@ -91,14 +97,18 @@ class HMC(Hamiltonian):
     # stays a valid sampler but a slow one. A given step size is not held back.
     thin: int = records.host(default=1)  # keep every thin-th step
     start: Any = records.host(default=None)
+    head: HeadChoice = "integrated"
+    """"integrated": a linear head is drawn from its exact conditional and only the other weights are sampled, where
+    that is possible (the receipt has the reason where it is not); "sampled": all weights are sampled alike."""
 
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_leapfrog=1)
         check_positive(self, "step_size", "trajectory_length")
         check_target_acceptance(self)
         if not 0 <= self.jitter < 1:
-            raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.2 is usual, 0 switches it off.")
+            raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.5 is usual, 0 switches it off.")
         check_adaptation(self, "num_burn_in", 50)
+        check_head(self)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
@@ -123,64 +133,66 @@ class HMC(Hamiltonian):
 def _kernel(method: HMC, model: Model) -> Kernel:
     def init(key: Key, params: Params, batch: Batch, clock: Clock) -> HMCState:
         del clock
-        rows = model.log_likelihood(params, batch)
-        state = HMCState(params, jax.grad(model.log_joint)(params, batch), rows, None)
+        density = method.density(model, params, batch)
+        position = density.position(params)
+        state = HMCState(params, density.gradient(position), density.measure(position), None)
         if method.step_size is not None:
             return state
-        length, widths = trajectory(method, model, params)
-        begin = Point(params, pytrees.normal_like(key, params), state.gradient, rows)
+        length, widths = trajectory(method, model, position)
+        begin = Point(position, pytrees.normal_like(key, position), state.gradient, state.measure)
 
         def energy_drop_of(step_size: Array) -> Array:
-            return energy_drop(
-                model, batch, begin, integrate(model, batch, begin, widths, step_size, jnp.ones((), int))
-            )
+            return energy_drop(density, begin, integrate(density, begin, widths, step_size, jnp.ones((), int)))
 
         first = adaptation.first_step_size(energy_drop_of, length)
         return state._replace(step_size=adaptation.begin(first, BOLDNESS))
 
     def step(key: Key, state: HMCState, batch: Batch, clock: Clock) -> tuple[HMCState, HamiltonianInfo]:
-        key_momentum, key_accept = jax.random.split(key)
-        momentum = pytrees.normal_like(key_momentum, state.params)
-        state, info, _ = transition(method, model, key_accept, state, momentum, batch, clock)
+        key_momentum, *keys = jax.random.split(key, 3)
+        density = method.density(model, state.params, batch)
+        momentum = pytrees.normal_like(key_momentum, density.position(state.params))
+        state, info, _ = transition(method, model, density, keys, state, momentum, clock)
         return state, info
 
     return Kernel(init, step)
 
 
 def transition(
-    method: HMC, model: Model, key: Key, state: HMCState, momentum: Params, batch: Batch, clock: Clock
+    method: HMC, model: Model, density: Density, keys: Sequence[Key], state: HMCState, momentum: Params, clock: Clock
 ) -> tuple[HMCState, HamiltonianInfo, Params]:
-    """One trajectory from a momentum, accepted or not; also returns the momentum at its end."""
-    length, widths = trajectory(method, model, state.params)
-    step_size, num_leapfrog = _steps(method, state, length, clock)
-    begin = Point(state.params, momentum, state.gradient, state.log_likelihood)
-    end = integrate(model, batch, begin, widths, step_size, num_leapfrog)
-    drop = energy_drop(model, batch, begin, end)
+    """One trajectory from a momentum, accepted or not; also returns the momentum at its end.
+
+    The first key decides whether it is accepted, the second draws the part of the weights that is exact.
+    """
+    begin = Point(density.position(state.params), momentum, state.gradient, state.measure)
+    length, widths = trajectory(method, model, begin.position)
+    step_size, num_leapfrog, covered = _steps(method, state, length, clock)
+    end = integrate(density, begin, widths, step_size, num_leapfrog)
+    drop = energy_drop(density, begin, end)
     diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & pytrees.all_finite(end.gradient))
     acceptance = jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0)))
-    accepted = jax.random.uniform(key, dtype=acceptance.dtype) < acceptance
-    params, gradient, rows = pytrees.select(
-        accepted, (end.params, end.gradient, end.log_likelihood), (begin.params, begin.gradient, begin.log_likelihood)
-    )
+    accepted = jax.random.uniform(keys[0], dtype=acceptance.dtype) < acceptance
+    point = pytrees.select(accepted, end, begin)
     adapted = state.step_size
     if adapted is not None:
         moved = adaptation.update(adapted, acceptance, method.target_acceptance, GAMMA)
         adapted = pytrees.select(clock.phase == 0, moved, adapted)
-    log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
-    log_joint = model.temper(log_likelihood, log_prior)
-    kinetic = pytrees.total(jax.tree.map(jnp.square, pytrees.select(accepted, end.momentum, momentum))) / 2
+    params = density.complete(keys[1], point.position)
+    report = density.report(params, point.measure)
+    kinetic = pytrees.total(jax.tree.map(jnp.square, point.momentum)) / 2
     info = HamiltonianInfo(
-        log_joint=log_joint,
+        log_joint=model.temper(report.log_likelihood, report.log_prior),
         acceptance=acceptance,
         accepted=accepted,
         diverged=diverged,
         step_size=step_size,
         num_gradients=num_leapfrog,
-        log_likelihood=log_likelihood,
-        log_prior=log_prior,
-        energy=kinetic - log_joint,
+        log_likelihood=report.log_likelihood,
+        log_prior=report.log_prior,
+        energy=kinetic - report.log_density,
+        covered=covered,
     )
-    return HMCState(params, gradient, rows, adapted), pytrees.as_floats(info), end.momentum
+    return HMCState(params, point.gradient, point.measure, adapted), pytrees.as_floats(info), end.momentum
 
 
 def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params]:
@@ -190,8 +202,8 @@ def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params
     return jnp.asarray(length, float), widths
 
 
-def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array]:
-    """Step size and number of leapfrog steps of this trajectory."""
+def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array, Array]:
+    """Step size and number of leapfrog steps of this trajectory, and how much of its length they cover."""
     if state.step_size is None:
         step_size, most = jnp.asarray(method.step_size, float), jnp.iinfo(jnp.int32).max
     else:
@@ -199,7 +211,8 @@ def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[A
             jnp.minimum(adaptation.current(state.step_size, clock.phase == 0), length),
             method.max_leapfrog,
         )
-    return step_size, jittered_steps(length, method.jitter, step_size, most, clock)
+    whole = stretched_steps(length, method.jitter, step_size, clock)
+    return step_size, at_most(whole, most), jnp.minimum(most / whole, 1.0)
 
 
 def _named(values: Params) -> list[tuple[str, float]]:

@@ -22,6 +22,14 @@ class Result(NamedTuple):
     facts: dict[str, Any] | None = None
 
 
+class Execution(NamedTuple):
+    """How the programs of a run are compiled for one method, model and data."""
+
+    float64: bool = False  # parts of them compute in float64, also where JAX is set to float32
+    in_turn: bool = False  # chains of a device run one after the other, not side by side
+    remarks: tuple[str, ...] = ()  # lines for the receipt
+
+
 class Method:
     """The contract of a method. Subclasses are records and final; their fields are the settings a user may choose.
 
@@ -74,6 +82,11 @@ class Method:
 
     def check(self, model: Model, params: Params, data: Dataset) -> None:
         """Refuse, with a remedy, what this method cannot do; called once before anything is compiled."""
+
+    def execution(self, model: Any, params: Params, data: Dataset) -> Execution:
+        """How programs for this model are compiled; called once, before anything is."""
+        del model, params, data
+        return Execution()
 
     def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
         """Which chains [C] the trace of the first phase [C, R] shows to be stuck: they are started afresh.

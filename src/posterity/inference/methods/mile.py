@@ -43,6 +43,7 @@ from posterity.data.arrays import Dataset
 from posterity.inference.methods import hamiltonian
 from posterity.inference.methods import step_size as adaptation
 from posterity.inference.methods.card import Card
+from posterity.inference.methods.density import plain
 from posterity.inference.methods.hamiltonian import DIVERGENCE, check_target_acceptance
 from posterity.inference.methods.point import DeepEnsemble
 from posterity.inference.methods.sampler import Sampler, check_counts, check_positive
@@ -251,7 +252,8 @@ def _settings(method: MILE, state: MILEState, adjusting: Array, clock: Clock) ->
         return step_size, num_steps
     if state.dual is not None:
         step_size = jnp.where(adjusting, adaptation.current(state.dual, clock.phase == 3), step_size)
-    along = hamiltonian.jittered_steps(state.length, JITTER, step_size, method.max_trajectory, clock)
+    whole = hamiltonian.stretched_steps(state.length, JITTER, step_size, clock)
+    along = hamiltonian.at_most(whole, method.max_trajectory)
     return step_size, jnp.where(adjusting, along, num_steps)
 
 
@@ -310,7 +312,7 @@ def _slope(model: Model, batch: Batch, params: Params) -> Callable[[Array], tupl
 def _energy_change(model: Model, batch: Batch, params: Params, begin: Point, end: Point, shrinkage: Array) -> Array:
     unravel = ravel_pytree(params)[1]
     ends = [hamiltonian.Point(unravel(point.position), None, None, point.log_likelihood) for point in (begin, end)]
-    return (shrinkage - hamiltonian.energy_drop(model, batch, *ends)).astype(float)
+    return (shrinkage - hamiltonian.energy_drop(plain(model, batch), *ends)).astype(float)
 
 
 def _tune(

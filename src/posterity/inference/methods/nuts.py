@@ -25,17 +25,21 @@ from posterity.core import pytrees, records
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.inference.methods import step_size as adaptation
 from posterity.inference.methods.card import Card
+from posterity.inference.methods.density import Density
 from posterity.inference.methods.hamiltonian import (
     Hamiltonian,
     HamiltonianInfo,
+    HeadChoice,
     check_adaptation,
+    check_head,
     check_target_acceptance,
     prior_widths,
 )
 from posterity.inference.methods.sampler import check_counts, check_positive
-from posterity.models.model import Model, weighted_sum
+from posterity.models.model import Model
 
 FIRST_FAST, FIRST_WINDOW, LAST_FAST = 75, 25, 50
+HEAD = 1  # folded into the key of a step, which the trajectory uses whole
 MAX_WINDOWS = 24  # doubling from 25: more steps than anyone has
 
 
@@ -48,9 +52,9 @@ class Welford(NamedTuple):
 
 
 class NUTSState(NamedTuple):
-    params: Params
-    gradient: Array  # [P] of the tempered log joint
-    log_likelihood: Array  # [N] of each row, neither weighted nor tempered
+    params: Params  # all weights
+    gradient: Array  # [P] of the log density at their position
+    measure: Array  # of their position
     step_size: adaptation.DualAveraging | None  # None where the user gave one
     inverse_mass: Array  # [P]
     window: Welford
@@ -74,6 +78,7 @@ class NUTS(Hamiltonian):
         settings=lambda size: {"num_draws": size.count(200), "num_burn_in": size.count(200, 50), "max_depth": 8},
         share=8,
         gradients=lambda method: 2.0**method.max_depth,
+        until="good",
         is_sampler=True,
     )
 
@@ -85,12 +90,16 @@ class NUTS(Hamiltonian):
     thin: int = records.host(default=1)  # keep every thin-th step
     start: Any = records.host(default=None)
     max_depth: int = 10  # a trajectory has at most 2^max_depth - 1 leapfrog steps
+    head: HeadChoice = "integrated"
+    """"integrated": a linear head is drawn from its exact conditional and only the other weights are sampled, where
+    that is possible (the receipt has the reason where it is not); "sampled": all weights are sampled alike."""
 
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_depth=1)
         check_positive(self, "step_size")
         check_target_acceptance(self)
         check_adaptation(self, "num_burn_in", 500)
+        check_head(self)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
@@ -106,16 +115,17 @@ class NUTS(Hamiltonian):
 def _kernel(method: NUTS, model: Model) -> Kernel:
     def init(key: Key, params: Params, batch: Batch, clock: Clock) -> NUTSState:
         del clock
-        rows = model.log_likelihood(params, batch)
-        variance = _prior_variance(model, params)
-        flat, density = _relative_density(model, batch, params, rows)
-        gradient = jax.grad(density)(flat)
+        density = method.density(model, params, batch)
+        position = density.position(params)
+        measure, variance = density.measure(position), _prior_variance(model, position)
+        flat, log_ratio = _relative(density, position, measure)
+        gradient = jax.grad(log_ratio)(flat)
         adapted = None
         if method.step_size is None:
             momentum = jax.random.normal(key, flat.shape, flat.dtype)
-            drop = _one_step_energy_drop(density, flat, gradient, momentum, jnp.sqrt(variance))
+            drop = _one_step_energy_drop(log_ratio, flat, gradient, momentum, jnp.sqrt(variance))
             adapted = adaptation.begin(adaptation.first_step_size(drop, jnp.ones((), float)))
-        return NUTSState(params, gradient, rows, adapted, variance, _empty(flat))
+        return NUTSState(params, gradient, measure, adapted, variance, _empty(flat))
 
     def step(key: Key, state: NUTSState, batch: Batch, clock: Clock) -> tuple[NUTSState, HamiltonianInfo]:
         adapting = clock.phase == 0
@@ -123,66 +133,71 @@ def _kernel(method: NUTS, model: Model) -> Kernel:
             step_size = jnp.asarray(method.step_size, float)
         else:
             step_size = adaptation.current(state.step_size, adapting)
-        params, gradient, facts = _move(method, model, key, state, step_size, batch)
-        rows = model.log_likelihood(params, batch)
-        flat = ravel_pytree(params)[0]
-        moved = jnp.any(flat != ravel_pytree(state.params)[0])
-        log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
-        log_joint = model.temper(log_likelihood, log_prior)
+        density = method.density(model, state.params, batch)
+        before = density.position(state.params)
+        position, gradient, facts = _move(method, density, key, state, before, step_size)
+        measure = density.measure(position)
+        params = density.complete(jax.random.fold_in(key, HEAD), position)
+        flat = _flat(position)
         acceptance, diverged, num_leapfrog, kinetic = facts
+        report = density.report(params, measure)
         info = HamiltonianInfo(
-            log_joint=log_joint,
+            log_joint=model.temper(report.log_likelihood, report.log_prior),
             acceptance=acceptance,
-            accepted=moved,
+            accepted=jnp.any(flat != _flat(before)),
             diverged=diverged,
             step_size=step_size,
             num_gradients=num_leapfrog,
-            log_likelihood=log_likelihood,
-            log_prior=log_prior,
-            energy=kinetic - log_joint,
+            log_likelihood=report.log_likelihood,
+            log_prior=report.log_prior,
+            energy=kinetic - report.log_density,
+            covered=jnp.ones(()),
         )
-        new = state._replace(params=params, gradient=gradient, log_likelihood=rows)
-        variance = _prior_variance(model, params)
-        return pytrees.select(adapting, _adapt(method, new, flat, acceptance, variance, clock), new), pytrees.as_floats(
-            info
-        )
+        new = state._replace(params=params, gradient=gradient, measure=measure)
+        adapted = _adapt(method, new, flat, acceptance, _prior_variance(model, position), clock)
+        return pytrees.select(adapting, adapted, new), pytrees.as_floats(info)
 
     return Kernel(init, step)
 
 
 def _move(
-    method: NUTS, model: Model, key: Key, state: NUTSState, step_size: Array, batch: Batch
+    method: NUTS, density: Density, key: Key, state: NUTSState, position: Params, step_size: Array
 ) -> tuple[Params, Array, tuple[Array, ...]]:
-    """New weights, the gradient there, and (acceptance, diverged, leapfrog steps, kinetic energy)."""
+    """The new position, the gradient there, and (acceptance, diverged, leapfrog steps, kinetic energy)."""
     from blackjax.mcmc import hmc, nuts  # here: importing blackjax starts the backend
 
-    position, density = _relative_density(model, batch, state.params, state.log_likelihood)
-    unravel = ravel_pytree(state.params)[1]
+    flat, log_ratio = _relative(density, position, state.measure)
     step: Any = nuts.build_kernel()  # Any: its annotations say float where it takes arrays
-    begin: Any = (position, jnp.zeros((), position.dtype), state.gradient)
-    step_size = step_size.astype(position.dtype)
+    begin: Any = (flat, jnp.zeros((), flat.dtype), state.gradient)
+    step_size = step_size.astype(flat.dtype)
     end, report = step(
-        key, hmc.HMCState(*begin), density, step_size, state.inverse_mass, max_num_doublings=method.max_depth
+        key, hmc.HMCState(*begin), log_ratio, step_size, state.inverse_mass, max_num_doublings=method.max_depth
     )
     kinetic = report.energy + end.logdensity  # both relative to the step's first point
     facts = (report.acceptance_rate, report.is_divergent, report.num_integration_steps, kinetic)
-    return unravel(end.position), end.logdensity_grad, facts
+    return _unflat(position)(end.position), end.logdensity_grad, facts
 
 
-def _relative_density(
-    model: Model, batch: Batch, params: Params, rows: Array
-) -> tuple[Array, Callable[[Array], Array]]:
-    """The weights as one vector, and the tempered log joint of such a vector minus that of these weights."""
-    flat, unravel = ravel_pytree(params)
-    priors = model.log_priors(params)
+def _relative(density: Density, position: Params, measure: Array) -> tuple[Array, Callable[[Array], Array]]:
+    """The position as one vector, and the log density of such a vector minus that of this position."""
+    unravel = _unflat(position)
 
-    def density(vector: Array) -> Array:
-        weights = unravel(vector)
-        log_likelihood = weighted_sum(model.log_likelihood(weights, batch) - rows, batch.weight)
-        log_prior = pytrees.total(jax.tree.map(jnp.subtract, model.log_priors(weights), priors))
-        return model.temper(log_likelihood, log_prior).astype(vector.dtype)
+    def log_ratio(vector: Array) -> Array:
+        there = unravel(vector)
+        terms = density.difference(position, measure, there, density.measure(there))
+        return sum((term.sum() for term in terms), start=jnp.zeros((), vector.dtype)).astype(vector.dtype)
 
-    return flat, density
+    return _flat(position), log_ratio
+
+
+def _flat(position: Params) -> Array:
+    """As one vector [P] of the program's own precision, which blackjax takes its other numbers to have."""
+    return ravel_pytree(position)[0].astype(float)
+
+
+def _unflat(position: Params) -> Callable[[Array], Params]:
+    vector, unravel = ravel_pytree(position)
+    return lambda flat: unravel(flat.astype(vector.dtype))
 
 
 def _one_step_energy_drop(
@@ -243,6 +258,4 @@ def _prior_variance(model: Model, params: Params) -> Array:
     def leaf(width: Array, weight: Array) -> Array:
         return jnp.broadcast_to(jnp.where(jnp.isfinite(width), jnp.square(width), 1.0), weight.shape)
 
-    variances = jax.tree.map(leaf, prior_widths(model, params), params)
-    flat = ravel_pytree(params)[0]
-    return ravel_pytree(variances)[0].astype(flat.dtype)
+    return _flat(jax.tree.map(leaf, prior_widths(model, params), params))

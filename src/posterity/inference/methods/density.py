@@ -1,0 +1,55 @@
+"""The densities that trajectories of HMC and NUTS move on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from posterity.core.types import Array, Batch, Key, Params
+from posterity.models.model import Model, weighted_sum
+
+
+class Report(NamedTuple):
+    """What a trace holds of a state."""
+
+    log_likelihood: Array  # untempered sum over rows, of complete weights
+    log_prior: Array  # of complete weights
+    log_density: Array  # of the position, up to a constant
+
+
+class Density(NamedTuple):
+    """The density that trajectories move on. A position is a tree of weights: all of them, or all but an exact part."""
+
+    position: Callable[[Params], Params]  # of complete weights
+    gradient: Callable[[Params], Params]
+    measure: Callable[[Params], Array]  # what `difference` needs to know of a position
+    difference: Callable[[Params, Array, Params, Array], list[Array]]
+    # (begin, its measure, end, its measure) -> terms whose sum is log p(end) - log p(begin).
+    complete: Callable[[Key, Params], Params]  # complete weights, their exact part drawn anew
+    report: Callable[[Params, Array], Report]  # of complete weights and the measure of their position
+
+
+def plain(model: Model, batch: Batch) -> Density:
+    """The tempered joint density of all weights, compared row by row and weight by weight."""
+
+    def difference(begin: Params, at_begin: Array, end: Params, at_end: Array) -> list[Array]:
+        rows = (at_end - at_begin) * batch.weight.astype(at_end.dtype)
+        priors = jax.tree.map(jnp.subtract, model.log_priors(end), model.log_priors(begin))
+        zero = jnp.zeros((), rows.dtype)
+        return [model.temper(rows, zero), *(model.temper(zero, leaf) for leaf in jax.tree.leaves(priors))]
+
+    def report(params: Params, rows: Array) -> Report:
+        log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
+        return Report(log_likelihood, log_prior, model.temper(log_likelihood, log_prior))
+
+    return Density(
+        position=lambda params: params,
+        gradient=lambda params: jax.grad(model.log_joint)(params, batch),
+        measure=lambda params: model.log_likelihood(params, batch),
+        difference=difference,
+        complete=lambda _, params: params,
+        report=report,
+    )
