@@ -75,7 +75,7 @@ EDITS = {
     "temperature": (Model(mlp((2,)), Gaussian(0.5)), '"temperature": 1.0', '"temperature": 0.0', "temperature=0.0"),
     "draws": (HMC(num_draws=77, step_size=0.1), "77", "-1", "num_draws"),
     "steps": (MAP(num_steps=77), "77", "0", r"MAP\(num_steps=0\)"),
-    "structure": (Laplace(structure="diagonal"), "diagonal", "diagonall", "structure='diagonall' is not known"),
+    "matrix": (Laplace(matrix="diagonal"), "diagonal", "diagonall", "matrix='diagonall'"),
 }
 
 
