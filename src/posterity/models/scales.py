@@ -5,7 +5,7 @@
 What methods move is (z, s), the non-centred form: z and s are independent under the prior, so that a density, a KL
 divergence or a width is that of two independent variables, and no funnel joins them. In (w, s) the density has no
 bound, where s falls and w shrinks with it; in (z, s) its peak says little of where its mass lies. So methods that seek
-a peak hold s at its start (`Method.holds_scales`), and samplers infer it.
+a peak hold s at its initial value (`Method.holds_scales`), and samplers infer it.
 
 Trees of weights come in two forms. The standardised one has z, and s under "log_scales"; it is what is sampled. The
 complete one (`Model.complete`) has w, which the network reads, and exp(s) under "scales", which nothing reads. Both
@@ -16,7 +16,6 @@ leaf's own number of axes, which broadcast against it.
 from __future__ import annotations
 
 import functools
-import math
 import operator
 from collections.abc import Callable
 from typing import Any, Literal, get_args
@@ -26,7 +25,7 @@ import jax.numpy as jnp
 import numpyro.distributions as dist
 
 from posterity.core import pytrees, records
-from posterity.core.checks import is_number
+from posterity.core.checks import check_positive
 from posterity.core.types import Array, Params
 
 LOG_SCALES, SCALES = "log_scales", "scales"
@@ -38,7 +37,7 @@ class Learned:
     """A prior whose width is learned: weights w = exp(s) z with z from `distribution` and s from `log_scale`.
 
     Methods that sample infer s with the weights, and so does Bayes by Backprop. Point estimates, and what is built on
-    one (Laplace, SWAG), hold s where it starts. Tempering "posterior" tempers the hyperprior with the rest of the
+    one (Laplace, SWAG), hold s at its initial value. Tempering "posterior" tempers the hyperprior with the rest of the
     density, "likelihood" leaves it alone.
     """
 
@@ -49,14 +48,13 @@ class Learned:
     (automatic relevance determination). "output": each output of a matrix. A bias has one scale in any case."""
     log_scale: Any = records.traced(default=None)
     """The hyperprior, of each log scale s; None: Normal(0, 1)."""
-    start: float = records.traced(default=0.0)
-    """The s that chains begin with, and that point estimates hold."""
+    initial: float = records.traced(default=1.0)
+    """The scale exp(s) that chains begin with, and that point estimates hold."""
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):
             raise ValueError(f"Learned(by={self.by!r}) is not known; choose 'layer', 'input' or 'output'.")
-        if not (is_number(self.start) and math.isfinite(self.start)):
-            raise ValueError(f"Learned(start={self.start!r}) must be a finite number, the log of a scale; try 0.")
+        check_positive("Learned", initial=self.initial)
         if self.log_scale is None:
             object.__setattr__(self, "log_scale", dist.Normal(0.0, 1.0))
 
@@ -82,7 +80,7 @@ def first(learned: Callable[[str], Learned | None], params: Params, fan_in_axis:
         if not name.startswith("network/"):
             raise ValueError(f"The prior of {name!r} is Learned; it is not a weight: give a distribution for it.")
         shapes = found.shapes(leaf.shape, fan_in_axis)
-        made[name] = {by: jnp.full(shape, found.start, leaf.dtype) for by, shape in shapes.items()}
+        made[name] = {by: jnp.full(shape, jnp.log(found.initial), leaf.dtype) for by, shape in shapes.items()}
     return made
 
 

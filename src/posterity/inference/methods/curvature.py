@@ -317,8 +317,8 @@ def _factors(
         a = inputs[i] if address.weight is not None else inputs[i][..., :0]
         a = _scaled(complete, address.weight, a, 1 - address.input_axis)
         if address.bias is not None:
-            one = _scaled(complete, address.bias, jnp.ones_like(a, shape=(*a.shape[:2], 1)), None)
-            a = jnp.concatenate([a, one], 2)
+            ones = _scaled(complete, address.bias, jnp.ones_like(a, shape=(*a.shape[:2], 1)), None)
+            a = jnp.concatenate([a, ones], 2)
         weighted = wide.weigh(batch.weight, fisher, pull[i])
         with jax.enable_x64(True):
             weight = wide.wide(batch.weight)
