@@ -10,8 +10,10 @@ from scipy import integrate, stats
 from posterity import (
     HMC,
     MAP,
+    MILE,
     MLE,
     NUTS,
+    SGHMC,
     SWAG,
     BayesByBackprop,
     DeepEnsemble,
@@ -248,6 +250,21 @@ def test_the_posterior_of_a_scale_against_quadrature(method):
     error = deviation / np.sqrt(len(draws))  # of chains that mix well, with some room
     assert abs(draws.mean() - mean) < 6 * error
     assert draws.std() == pytest.approx(deviation, rel=0.08)
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        MILE(num_draws=5, num_burn_in=100, start=DeepEnsemble(2, num_steps=50)),
+        SGHMC(num_draws=5, num_burn_in=20),
+    ],
+    ids=lambda method: type(method).__name__,
+)
+def test_other_samplers_infer_the_scales(method):
+    posterior = fit(network("output"), method, (X, Y), chains=2, progress=False)
+    for leaf in jax.tree.leaves(posterior.weights()["scales"]):
+        assert np.isfinite(leaf).all()
+        assert (np.asarray(leaf).std(0) > 0).all()
 
 
 def test_stores_hold_learned_scales(tmp_path):

@@ -10,6 +10,7 @@ the weight's path, are variables beside it with a distribution of their own.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -114,7 +115,7 @@ class Prior:
             return self.scale  # rows of an embedding are looked up, one at a time: nothing is summed over them
         # A convolution counts its window too: [..., in, out] here and in Flax, [out, in, ...] in Equinox.
         inputs = shape[:-1] if fan_in_axis == -2 else shape[1:]
-        return self.scale / np.sqrt(np.prod(inputs))
+        return self.scale / math.sqrt(math.prod(inputs))  # a number of Python takes the precision of the weights
 
     def log_probs(self, params: Params, fan_in_axis: int = -2) -> Params:
         """log p(w) of every single weight, in the shapes of `params`."""
