@@ -33,6 +33,7 @@ from posterity.models.likelihoods import (
 )
 from posterity.models.model import Model
 from posterity.models.priors import Fixed, Flat, prior, scale_mixture
+from posterity.models.scales import Learned
 from posterity.models.units import Rescaled
 from posterity.networks import cnn_lstm, from_equinox, from_function, from_nnx, lenet, linear, mlp, resnet20, unet
 from posterity.posterior.audit import Audit, audit
@@ -58,6 +59,7 @@ __all__ = [
     "Gaussian",
     "GaussianLearnedNoise",
     "HeteroscedasticGaussian",
+    "Learned",
     "Model",
     "NegativeBinomial",
     "Network",

@@ -62,6 +62,14 @@ def test_fan_in_divides_the_scale_of_matrices():
     assert abs(spread - 2 / np.sqrt(2)) < 4 * np.sqrt(2) / np.sqrt(2 * 8000)
 
 
+def test_fan_in_keeps_the_precision_of_the_weights():
+    """Where float64 is on for a part of a program: a number of numpy would make float32 weights float64."""
+    with jax.enable_x64(True):
+        weights = jax.tree.map(lambda leaf: leaf.astype("float32"), PARAMS)
+        values = prior(dist.Normal(0.0, 2.0), fan_in=True).log_probs(weights)
+    assert {leaf.dtype for leaf in jax.tree.leaves(values)} == {jnp.dtype("float32")}
+
+
 def test_an_embedding_has_no_fan_in():
     """Its rows are looked up: a vocabulary of 500 does not make them small."""
     scaled = prior(dist.Normal(0.0, 2.0), fan_in=True)

@@ -3,7 +3,8 @@
     posterior tempering   log p_T(w | D) = (log p(D | w) + log p(w)) / T       "cold posterior", as most papers
     likelihood tempering  log p_T(w | D) =  log p(D | w) / T + log p(w)
 
-The scale of a minibatch and the temperature are applied here and nowhere else.
+p(w) includes the hyperprior of learned scales: "posterior" tempers it with the rest, "likelihood" does not.
+The scale of a minibatch, the temperature and learned scales are applied here and nowhere else.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import numpyro.distributions as dist
 from posterity.core import pytrees, records
 from posterity.core.checks import is_number
 from posterity.core.types import Array, Batch, Key, Network, Params
+from posterity.models import scales
 from posterity.models.likelihoods import Likelihood
 from posterity.models.priors import Fixed, Prior, prior
 from posterity.networks.built_in import BuiltIn
@@ -31,7 +33,8 @@ Tempering = Literal["posterior", "likelihood"]
 class Model:
     """What is believed before the data (prior) and how data come about (network, likelihood).
 
-    `prior` takes a numpyro distribution, a mapping from path patterns to distributions, or a Prior.
+    `prior` takes a numpyro distribution, a mapping from path patterns to distributions, or a Prior. Where it has
+    learned scales, the weights that methods move and densities take are standardised (`standardise`).
     """
 
     network: Network | BuiltIn
@@ -97,7 +100,8 @@ class Model:
         if not jax.tree.leaves(free):
             raise ValueError("Every weight is Fixed; leave at least one free.")
         jax.eval_shape(self.log_prior, free)  # names a weight that no pattern covers
-        names = pytrees.leaf_names(bound.complete(free))
+        weights = bound.complete(free)
+        names = pytrees.leaf_names({name: part for name, part in weights.items() if name != scales.SCALES})
         if unused := self.prior.unused(names):
             raise ValueError(
                 f"The prior's pattern {', '.join(map(repr, unused))} matches no weight; they are "
@@ -108,13 +112,34 @@ class Model:
         """Weights to start from: the network's own initialisation."""
         params = {"network": self.network.init(key, x)}
         own = self.likelihood.init()
-        return {**params, "likelihood": own} if own else params
+        return self.standardise({**params, "likelihood": own} if own else params)
 
-    def split(self, params: Params) -> tuple[Params, Params]:
-        """(free, fixed): two trees of one structure, each None where the other has a weight."""
+    def standardise(self, weights: Params) -> Params:
+        """What `complete` makes these weights of: each divided by its learned scale, which stands beside it.
+
+        Scales that the weights come with stay where they fit this prior; others begin anew.
+        """
+        given = weights.get(scales.SCALES)
+        weights = {name: part for name, part in weights.items() if name != scales.SCALES}
+        if not self.prior.learns_scales:
+            return weights
+        log_scales = scales.first(self.full_prior.learned, weights, self.network.fan_in_axis)
+        if scales.same_shapes(given, log_scales):
+            log_scales = jax.tree.map(jnp.log, given)
+        return scales.standardise(weights, log_scales)
+
+    def split(self, params: Params, hold_scales: bool = False) -> tuple[Params, Params]:
+        """(free, fixed): two trees of one structure, each None where the other has a weight.
+
+        `hold_scales`: learned scales are fixed, too.
+        """
         full = self.full_prior
-        free = pytrees.map_with_path(lambda name, leaf: None if full.is_fixed(name) else leaf, params)
-        fixed = pytrees.map_with_path(lambda name, leaf: leaf if full.is_fixed(name) else None, params)
+
+        def is_fixed(name: str) -> bool:
+            return (hold_scales and name.startswith(f"{scales.LOG_SCALES}/")) or full.is_fixed(name)
+
+        free = pytrees.map_with_path(lambda name, leaf: None if is_fixed(name) else leaf, params)
+        fixed = pytrees.map_with_path(lambda name, leaf: leaf if is_fixed(name) else None, params)
         return free, fixed
 
     def bind(self, fixed: Params) -> Model:
@@ -122,8 +147,8 @@ class Model:
         return records.replace(self, fixed=fixed)
 
     def complete(self, params: Params) -> Params:
-        """Free weights together with the fixed ones."""
-        return params if self.fixed is None else pytrees.merge(params, self.fixed)
+        """Free weights together with the fixed ones, as the network reads them: times their learned scales."""
+        return scales.complete(params if self.fixed is None else pytrees.merge(params, self.fixed))
 
     def outputs(self, params: Params, x: Any, key: Key | None = None) -> Array:
         """Network outputs [N, ..., K], with the likelihood's own parameters as constant last columns."""
@@ -210,5 +235,5 @@ def weighted_sum(values: Array, weight: Array) -> Array:
 
 
 def num_weights(model: Model, x: Any) -> int:
-    """How many weights the model has, fixed ones included, without computing any."""
+    """How many weights and learned scales the model has, fixed ones included, without computing any."""
     return pytrees.size(jax.eval_shape(model.init, jax.random.key(0), x))

@@ -2,11 +2,15 @@
 
 Anything that says what it believes can be a prior: a numpyro distribution (for every weight), or a mapping from path
 patterns to distributions, the first match counting: `{"*bias": Flat(), "layer_0/*": Normal(0, 0.1), "*": Normal(0, 1)}`
+
+Where a scale is learned (scales.py), the weight is the standardised one, z, and its log scales, under "log_scales/" and
+the weight's path, are variables beside it with a distribution of their own.
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from operator import itemgetter
@@ -19,6 +23,9 @@ import numpyro.distributions as dist
 
 from posterity.core import pytrees, records
 from posterity.core.types import Array, Key, Params
+from posterity.models.scales import LOG_SCALES, SCALES, Learned
+
+NOT_WEIGHTS = ("likelihood/", f"{LOG_SCALES}/")  # parameters beside the weights: noise, and learned scales
 
 
 @dataclass(frozen=True)
@@ -59,7 +66,25 @@ class Prior:
     scale: Any = records.traced(default=1.0)
 
     def find(self, name: str) -> Any:
-        """The distribution of the weight with this path."""
+        """The distribution of the weight, or the log scale, with this path."""
+        prefix, _, rest = name.partition("/")
+        if prefix == LOG_SCALES:
+            return self._find(rest.rpartition("/")[0]).log_scale
+        if prefix == SCALES:
+            raise ValueError("These are complete weights; a prior is of standardised ones: use Model.standardise.")
+        found = self._find(name)
+        return found.distribution if isinstance(found, Learned) else found
+
+    def learned(self, name: str) -> Learned | None:
+        """What is learned of the scale of the weight with this path."""
+        found = self._find(name)
+        return found if isinstance(found, Learned) else None
+
+    @property
+    def learns_scales(self) -> bool:
+        return any(isinstance(distribution, Learned) for distribution in self.distributions)
+
+    def _find(self, name: str) -> Any:
         for pattern, distribution in zip(self.patterns, self.distributions, strict=True):
             if pytrees.matches(name, pattern):
                 return distribution
@@ -84,13 +109,13 @@ class Prior:
 
     def factor(self, name: str, shape: tuple[int, ...], fan_in_axis: int) -> Any:
         """What the weight's distribution is stretched by."""
-        if name.startswith("likelihood/"):
-            return 1.0  # the noise is not a weight: tuning the weights' scale leaves its prior alone
+        if name.startswith(NOT_WEIGHTS):
+            return 1.0  # tuning the weights' scale leaves these priors alone
         if not self.fan_in or len(shape) < 2 or "embed" in name.lower():
             return self.scale  # rows of an embedding are looked up, one at a time: nothing is summed over them
         # A convolution counts its window too: [..., in, out] here and in Flax, [out, in, ...] in Equinox.
         inputs = shape[:-1] if fan_in_axis == -2 else shape[1:]
-        return self.scale / np.sqrt(np.prod(inputs))
+        return self.scale / math.sqrt(math.prod(inputs))  # a number of Python takes the precision of the weights
 
     def log_probs(self, params: Params, fan_in_axis: int = -2) -> Params:
         """log p(w) of every single weight, in the shapes of `params`."""
@@ -158,7 +183,7 @@ class Prior:
 
     def has_scale(self, name: str) -> bool:
         """Whether the common scale stretches this weight's distribution."""
-        return not name.startswith("likelihood/") and not isinstance(self.find(name), Flat | Fixed)
+        return not name.startswith(NOT_WEIGHTS) and not isinstance(self.find(name), Flat | Fixed)
 
     def is_gaussian(self, name: str) -> bool:
         return isinstance(self.find(name), dist.Normal)
@@ -195,12 +220,16 @@ def standard_deviation(distribution: Any) -> Any:
 def _check(pattern: str, value: Any) -> None:
     if isinstance(value, Flat | Fixed):
         return
+    if isinstance(value, Learned):
+        _check_learned(pattern, value)
+        return
     if not isinstance(value, dist.Distribution):
         name = type(value).__name__
         # Ours and theirs share some names: Laplace is a method here, StudentT a likelihood.
         meant = f"did you mean numpyro.distributions.{name}?" if hasattr(dist, name) else "e.g. Normal(0, 1)."
         raise TypeError(
-            f"The prior of {pattern!r} is {value!r}; expected a numpyro distribution, Flat() or Fixed(): {meant}"
+            f"The prior of {pattern!r} is {value!r}; expected a numpyro distribution, Learned(...), Flat() or "
+            f"Fixed(): {meant}"
         )
     if value.event_shape or value.batch_shape:
         raise ValueError(
@@ -219,6 +248,16 @@ def _check(pattern: str, value: Any) -> None:
             f"The prior of {pattern!r}, {type(value).__name__}, leaves out some values; a weight may take any, so "
             "choose one on the whole line, e.g. Normal(0, 1) or numpyro.distributions.Laplace(0, 1)."
         )
+
+
+def _check_learned(pattern: str, value: Learned) -> None:
+    if isinstance(value.distribution, Flat | Fixed | Learned) or isinstance(value.log_scale, Flat | Fixed | Learned):
+        raise ValueError(
+            f"The prior of {pattern!r} is {value!r}; its scale can be learned where `distribution` and `log_scale` are "
+            "proper distributions: e.g. Learned(Normal(0, 1))."
+        )
+    _check(pattern, value.distribution)
+    _check(f"{pattern} (log_scale)", value.log_scale)
 
 
 def _check_parameters(pattern: str, value: Any) -> None:
@@ -247,6 +286,10 @@ def _log_density(distribution: Any, weight: Array) -> Array:
 def _describe(distribution: Any) -> str:
     if isinstance(distribution, Flat | Fixed):
         return type(distribution).__name__
+    if isinstance(distribution, Learned):
+        each = {"layer": "layer", "input": "layer and input", "output": "output"}[distribution.by]
+        parts = (_describe(distribution.distribution), f"a scale by {each}", _describe(distribution.log_scale))
+        return "{} times {}, whose log is {}".format(*parts)
     if isinstance(distribution, dist.MixtureSameFamily):
         parts = distribution.component_distribution
         if not isinstance(parts, dist.Normal):

@@ -154,7 +154,10 @@ class Posterior:
         return pytrees.take_rows(self._complete_weights(), index)
 
     def _complete_weights(self) -> Params:
-        return pytrees.merge(self.family.point(), self.family.fixed)
+        """Of each chain, [C, ...]."""
+        return jax.vmap(lambda free, fixed: self.model.bind(fixed).complete(free))(
+            self.family.point(), self.family.fixed
+        )
 
     @property
     def _has_closed_form(self) -> bool:

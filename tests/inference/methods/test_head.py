@@ -19,6 +19,7 @@ from posterity import (
     Gaussian,
     GaussianLearnedNoise,
     HeteroscedasticGaussian,
+    Learned,
     Model,
     Normal,
     Rescaled,
@@ -95,12 +96,35 @@ def head_filled(model, theta, batch):
     return head.join(theta, jnp.zeros((shape[0], head.num_means)), jnp.zeros(head.num_means))
 
 
+TEMPERATURES = [(1.0, "posterior"), (0.3, "posterior"), (4.0, "likelihood")]
+
+
 @pytest.mark.parametrize("name", LIKELIHOODS)
-@pytest.mark.parametrize(("temperature", "tempering"), [(1.0, "posterior"), (0.3, "posterior"), (4.0, "likelihood")])
+@pytest.mark.parametrize(("temperature", "tempering"), TEMPERATURES)
 def test_the_density_is_the_joint_density_with_the_head_integrated_out(name, temperature, tempering):
-    """At several theta, up to one constant; and given theta the head's mean and covariance."""
     likelihood = LIKELIHOODS[name]
-    model, batch = Model(NETWORK, likelihood, PRIOR, temperature, tempering), rows(likelihood)
+    check_integral(Model(NETWORK, likelihood, PRIOR, temperature, tempering), rows(likelihood))
+
+
+@pytest.mark.parametrize(("temperature", "tempering"), TEMPERATURES)
+@pytest.mark.parametrize(
+    ("by", "name"), [("layer", "two targets"), ("input", "heteroscedastic"), ("output", "heteroscedastic")]
+)
+def test_heads_whose_scales_are_learned(by, name, temperature, tempering):
+    """The head is the standardised one; its scales, those of the mean's column where they differ, are sampled."""
+    learned = prior({"*bias": Learned(Normal(0.3, 0.7)), "*": Learned(Normal(-0.2, 1.5), by)}, fan_in=True)
+    likelihood = LIKELIHOODS[name]
+    check_integral(Model(NETWORK, likelihood, learned, temperature, tempering), rows(likelihood))
+
+
+def test_targets_whose_scales_differ_are_sampled():
+    model = Model(NETWORK, LIKELIHOODS["two targets"], Learned(Normal(0.0, 1.0), "output"))
+    found = find_head(model, model.init(jax.random.key(0), jnp.asarray(X)), jnp.asarray(X))
+    assert found == "the scales of network/layer_1/weight differ by target"
+
+
+def check_integral(model, batch):
+    """At several theta, up to one constant; and given theta the head's mean and covariance."""
     found = []
     for seed in range(3):
         params = start(model, seed)

@@ -19,6 +19,7 @@ from posterity.inference.engine.job import Job, Until
 from posterity.inference.methods.method import Method
 from posterity.inference.methods.sampler import Sampler
 from posterity.models.model import Model
+from posterity.models.scales import SCALES
 from posterity.models.units import without_units
 from posterity.posterior.posterior import Posterior
 
@@ -30,7 +31,7 @@ RESTARTS = 2**29
 class Origin:
     """Where a run begins, as a store can hold it: weights, and what tells this beginning from others."""
 
-    leaves: tuple[Any, ...] = records.traced(default=())  # of complete weights, [C, ...]
+    leaves: tuple[Any, ...] = records.traced(default=())  # of all weights, standardised, [C, ...]
     told: str = "given weights"
     salt: int = 0
 
@@ -92,11 +93,12 @@ def starting_weights(model: Model, method: Method, rows: Dataset, key: Key, num_
     """(free, fixed) weights of each chain, [C, ...]."""
     params = _started_weights(model, method, _two_rows(rows), key, num_chains)
     # A weak type at the start would become a strong one after a step, and compile everything twice.
-    return model.split(jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), params))
+    params = jax.tree.map(lambda leaf: jax.lax.convert_element_type(leaf, leaf.dtype), params)
+    return model.split(params, method.holds_scales)
 
 
 def _started_weights(model: Model, method: Method, x: Any, key: Key, num_chains: int) -> Params:
-    """Complete weights, [C, ...]."""
+    """All weights, standardised, [C, ...]."""
     if method.start is None:
         return _init_chains(model, chain_keys(key, num_chains), x)
     if isinstance(method.start, Posterior):
@@ -143,16 +145,25 @@ def _init_chains(model: Model, keys: Key, x: Any) -> Params:
 
 
 def _given_weights(model: Model, start: Params, x: Any, num_chains: int) -> Params:
-    """Weights the user has: those of the network, or with the likelihood's own under 'likelihood'."""
-    template = jax.eval_shape(model.init, jax.random.key(0), x)
-    complete = isinstance(start, dict) and set(start) == set(template)
+    """Weights the user has: those of the network, or with what stands beside them in `posterior.weights()`."""
+    complete = isinstance(start, dict) and set(start) - {SCALES} == set(_template(model, x))
     given = _fitting(model, start if complete else {"network": start}, x)
     return jax.tree.map(lambda leaf: jnp.repeat(jnp.asarray(leaf)[None], num_chains, 0), given)
 
 
+def _template(model: Model, x: Any) -> Params:
+    """Shapes of complete weights, without scales."""
+    complete = jax.eval_shape(lambda key: model.complete(model.init(key, x)), jax.random.key(0))
+    return {name: part for name, part in complete.items() if name != SCALES}
+
+
 def _fitting(model: Model, given: Params, x: Any, leading: tuple[int, ...] = ()) -> Params:
-    """Weights whose shapes, after the leading axes, are seen to be the model's; a likelihood's own begin as always."""
-    template = jax.eval_shape(model.init, jax.random.key(0), x)
+    """Weights whose shapes, after the leading axes, are seen to be the model's, standardised.
+
+    A likelihood's own and learned scales begin as always where they are not given.
+    """
+    template, beside = _template(model, x), {name: given[name] for name in {SCALES} & set(given)}
+    given = {name: part for name, part in given.items() if name != SCALES}
     own = model.likelihood.init()
     if own and "likelihood" not in given:
         own = jax.tree.map(lambda leaf: jnp.broadcast_to(leaf, (*leading, *jnp.shape(leaf))), own)
@@ -171,7 +182,8 @@ def _fitting(model: Model, given: Params, x: Any, leading: tuple[int, ...] = ())
                 f"start has shape {shape} for {name}; the network has {wanted.shape}: give weights of this network, or "
                 "a posterior of it."
             )
-    return given
+    standardise = jax.vmap(model.standardise) if leading else model.standardise
+    return standardise({**given, **beside})
 
 
 def check_shapes(model: Model, free: Params, fixed: Params, rows: Dataset) -> None:

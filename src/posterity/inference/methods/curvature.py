@@ -25,6 +25,7 @@ import scipy.linalg
 from posterity.core import pytrees, records
 from posterity.core.types import Array, Batch, Params
 from posterity.inference.methods import wide
+from posterity.models.scales import scale_of
 from posterity.networks.layers import LayerProgram, trace_layers
 from posterity.weights.linearized import (
     Diagonal,
@@ -298,7 +299,8 @@ def _factors(
     model: Any, params: Params, batch: Batch, program: LayerProgram, addresses: list[LayerAddress]
 ) -> list[tuple[Array, Array, Array]]:
     """(sum of a a^T, sum of g^T F g, count) of each layer in `addresses`, over the rows of a batch."""
-    network = model.complete(params)["network"]
+    complete = model.complete(params)
+    network = complete["network"]
     fisher = _fisher(model, params, batch)
     names = {layer.weight: i for i, layer in enumerate(program.layers)}
     names.update({layer.bias: i for i, layer in enumerate(program.layers) if layer.bias is not None})
@@ -313,7 +315,10 @@ def _factors(
     made = []
     for address, i in zip(addresses, which, strict=True):
         a = inputs[i] if address.weight is not None else inputs[i][..., :0]
-        a = a if address.bias is None else jnp.concatenate([a, jnp.ones_like(a, shape=(*a.shape[:2], 1))], 2)
+        a = _scaled(complete, address.weight, a, 1 - address.input_axis)
+        if address.bias is not None:
+            ones = _scaled(complete, address.bias, jnp.ones_like(a, shape=(*a.shape[:2], 1)), None)
+            a = jnp.concatenate([a, ones], 2)
         weighted = wide.weigh(batch.weight, fisher, pull[i])
         with jax.enable_x64(True):
             weight = wide.wide(batch.weight)
@@ -321,6 +326,16 @@ def _factors(
             columns = [rows.reshape(-1, rows.shape[-1]) for rows in (pull[i], weighted)]
             made.append((wide.matmul(flat, scaled), wide.matmul(*columns), weight.sum() * a.shape[1]))
     return made
+
+
+def _scaled(weights: Params, name: str | None, inputs: Array, output_axis: int | None) -> Array:
+    """Inputs [..., in] times the learned scales of the leaf they are multiplied with, which are the same for all
+    outputs: curvature is that in the standardised weights."""
+    scale = None if name is None else scale_of(weights, name)
+    if scale is None:
+        return inputs
+    each = scale if output_axis is None else jnp.take(scale, 0, output_axis)
+    return inputs * each.astype(inputs.dtype).reshape(*(1,) * (inputs.ndim - 1), -1)
 
 
 def _pullback(

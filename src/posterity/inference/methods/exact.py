@@ -68,6 +68,7 @@ class Exact(Method):
     start: Any = records.host(default=None)  # only the weights held fixed matter
 
     anytime = False
+    holds_scales = True
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows

@@ -11,7 +11,8 @@ bias, times the prior's standard deviations, so that w ~ N(0, I); v_n the noise 
 
 up to a constant, t the temperature of the prior: T for tempering "posterior", which divides log prior(theta) by T as
 well, 1 for "likelihood". Several targets share A, and each adds its own terms. (For T = 1 this is the marginal
-likelihood of Bayesian linear regression, Rasmussen & Williams 2006, sec. 2.1; the head is Rao-Blackwellised.)
+likelihood of Bayesian linear regression, Rasmussen & Williams 2006, sec. 2.1; the head is Rao-Blackwellised.) Where the
+scale of the head's prior is learned, its log scales are in theta, w is the standardised head and phi_n has the scales.
 
 A network of 50 tanh units on the yacht table has steps forty times as long on this density: what makes its posterior
 stiff is a head that is pinned down by small noise.
@@ -34,6 +35,7 @@ from posterity.core import pytrees
 from posterity.core.types import Array, Batch, Key, Params
 from posterity.inference.methods.density import Density, Report
 from posterity.models.model import Model, weighted_sum
+from posterity.models.scales import scale_of
 from posterity.networks.convolutions import with_fast_gradients
 from posterity.networks.layers import LayerProgram, trace_layers
 
@@ -93,6 +95,9 @@ def find_head(model: Model, params: Params, x: object) -> Head | str:
             return f"{name} is held fixed"
         if not model.full_prior.is_gaussian(name):
             return f"the prior of {name} is not Normal"
+        learned = model.full_prior.learned(name)
+        if num_means > 1 and name == weight and learned is not None and learned.by == "output":
+            return f"the scales of {name} differ by target"
     head = Head(weight, bias, layer.input_axis, num_means, program)
     if pytrees.size(jax.eval_shape(head.others, params)) == 0:
         return "nothing else would be left to sample (Exact() gives that posterior in closed form)"
@@ -149,17 +154,27 @@ def _rows(model: Model, head: Head, theta: Params, batch: Batch) -> Rows:
         return outputs, inputs[-1]
 
     outputs, hidden = with_fast_gradients(run, params["network"], batch.x)
+    hidden, one = _scaled(head, params, hidden)
     outputs = model.with_columns(outputs, params).astype(PRECISE)
     variance = model.likelihood.noise_variance(outputs)
     features = hidden * matrix.deviation.astype(hidden.dtype)
     targets = batch.y.astype(PRECISE).reshape(len(hidden), head.num_means)
-    targets -= (matrix.mean * hidden.sum(1, dtype=PRECISE) + bias.mean)[:, None]
+    targets -= (matrix.mean * hidden.sum(1, dtype=PRECISE) + bias.mean * one)[:, None]
     if head.bias is not None:
-        ones = jnp.broadcast_to(bias.deviation.astype(hidden.dtype), (len(hidden), 1))
+        ones = jnp.broadcast_to((bias.deviation * one).astype(hidden.dtype), (len(hidden), 1))
         features = jnp.concatenate([features, ones], 1)
     likelihood_factor, prior_factor = model.tempering_factors
     precision = batch.weight.astype(PRECISE) * likelihood_factor / variance
     return Rows(features, variance, precision, targets, jnp.asarray(prior_factor, PRECISE))
+
+
+def _scaled(head: Head, weights: Params, hidden: Array) -> tuple[Array, Array]:
+    """The features, and the 1 of the bias, times the learned scales of the means' columns of complete weights."""
+    scale, one = scale_of(weights, head.weight), jnp.ones((), PRECISE)
+    if scale is not None:
+        hidden = hidden * jnp.take(scale, 0, 1 - head.input_axis).astype(hidden.dtype)
+    of_bias = None if head.bias is None else scale_of(weights, head.bias)
+    return hidden, one if of_bias is None else of_bias.reshape(()).astype(PRECISE)
 
 
 class _Normal(NamedTuple):

@@ -95,6 +95,8 @@ class Laplace(Method):
     )  # ("prior",), ("noise",) or both: scales that maximise the evidence
     num_rounds: int = records.host(default=1)  # times to find the mode and tune, each from the last; see _unless_worse
 
+    holds_scales = True
+
     def __post_init__(self) -> None:
         if self.matrix not in MATRICES:
             raise ValueError(f"matrix={self.matrix!r} is not known; choose from {', '.join(MATRICES)}.")
@@ -126,6 +128,12 @@ class Laplace(Method):
             raise ValueError(
                 f"matrix='kronecker' covers dense layers; these weights are in none: {', '.join(others)}. Choose "
                 "matrix='diagonal' or 'full', weights='last_layer', or hold them with the prior Fixed()."
+            )
+        by_output = [name for name in names if (found := model.full_prior.learned(name)) and found.by == "output"]
+        if self.matrix == "kronecker" and by_output:
+            raise ValueError(
+                f"matrix='kronecker' has one scale for all outputs of a layer; those of {', '.join(by_output)} are "
+                "Learned by output. Choose matrix='diagonal' or 'full', or Learned(..., by='layer')."
             )
         if not names:
             raise ValueError(

@@ -73,6 +73,7 @@ class MCDropout(Descent):
     rates: Any = None  # for networks not ours: the rate before each weight, one number or {path pattern: rate}
 
     targets_temperature = False
+    holds_scales = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -43,6 +43,7 @@ class Method:
     targets_temperature: bool = True  # False: a point estimate, or another objective than the tempered posterior
     uses_prior: bool = True  # so that tempering the likelihood alone moves its optimum
     told_apart_by_start: bool = False  # chains from the same weights would be copies, but for the order of batches
+    holds_scales: bool = False  # a prior's learned scales stay where they begin: a joint peak says nothing of them
     anytime: bool = True  # a run cut short by Ctrl-C or a budget still ends in a family
     num_members: int | None = None  # of an ensemble, where each is a chain; None: any number of chains will do
     patience: int = 10  # looks at validation rows without a better loss before a chain stops

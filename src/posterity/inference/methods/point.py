@@ -31,6 +31,7 @@ class PointEstimate(Descent):
     """A descent whose last weights are the posterior's one draw."""
 
     targets_temperature = False
+    holds_scales = True
 
     def finish(self, model: Model, states: DescentState, kept: Params, fixed: Params) -> Result:
         del kept

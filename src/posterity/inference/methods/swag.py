@@ -90,6 +90,7 @@ class SWAG(Descent):
     start: Any = records.host(default=MAP())
 
     targets_temperature = False
+    holds_scales = True
 
     def __post_init__(self) -> None:
         Descent.__post_init__(records.replace(self, learning_rate=RATE) if self.learning_rate is None else self)
