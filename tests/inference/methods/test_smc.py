@@ -53,10 +53,10 @@ def test_the_path_leads_from_the_prior_to_the_tempered_density():
 def test_the_log_evidence_is_that_of_exact(tempering):
     x = np.random.default_rng(0).normal(size=(30, 4))
     y = x @ np.array([1.0, -0.5, 0.3, 0.0]) + 0.3 * np.random.default_rng(1).normal(size=30)
-    for temperature in (1.0, 0.25, 4.0):
+    for temperature in (1.0, 0.5, 4.0):
         model = Model(linear(), Gaussian(0.3), Normal(0.0, 1.0), temperature, tempering)
-        found = fit(model, SMC(num_last_steps=0), (x, y), chains=32, progress=False).facts
-        assert found["log_evidence_error"] < 0.25
+        found = fit(model, SMC(num_last_steps=0), (x, y), chains=16, progress=False).facts
+        assert found["log_evidence_error"] < 0.3
         expected = fit(model, Exact(), (x, y), progress=False).facts["log_evidence"]
         assert abs(found["log_evidence"] - expected) < 1.5 * found["log_evidence_error"]
 
@@ -72,6 +72,16 @@ def test_the_stated_error_covers_the_log_evidence():
     assert covered.mean() >= 0.9
     # Many islands leave the bias of temperatures that adapt to 64 particles.
     assert abs(found["log_evidence"] - expected) < 1.5 * found["log_evidence_error"] + 2 / 64 < 0.1
+
+
+def test_an_integrated_head_leaves_the_log_evidence_as_it_is():
+    x = np.linspace(-2, 2, 12)[:, None]
+    model = Model(mlp((3,), activation="tanh"), Gaussian(0.3), Normal(0.0, 1.0), 0.7, "posterior")
+    data = x, np.sin(2 * x[:, 0])
+    facts = [fit(model, SMC(head=head), data, chains=12, progress=False).facts for head in ("integrated", "sampled")]
+    values, errors = ([one[name] for one in facts] for name in ("log_evidence", "log_evidence_error"))
+    assert max(errors) < 0.7
+    assert abs(values[0] - values[1]) < np.hypot(*errors)
 
 
 def test_one_island_states_no_error():
