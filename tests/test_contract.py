@@ -55,6 +55,7 @@ SETTINGS = {  # of others: those for a table, with little effort
     "sghmc": {"num_draws": 6, "num_burn_in": 20, "thin": 2, "batch_size": 8},
     "cyclical": {"base": "sghmc", "num_cycles": 2, "cycle_length": 20, "draws_per_cycle": 3, "thin": 2},
     "mile": {"num_draws": 6, "num_burn_in": 100, "start": METHODS["deep_ensemble"](**SMALL, num_members=2)},
+    "smc": {"num_particles": 8, "num_moves": 1, "num_last_steps": 2, "max_leapfrog": 4},
 }
 
 
@@ -68,6 +69,7 @@ ONE = {  # samplers take long to compile: one likelihood each
     "sghmc": "categorical",
     "cyclical": "learned noise",
     "mile": "poisson",
+    "smc": "learned noise",
 }
 PAIRS = [(m, d) for m in METHODS for d in LIKELIHOODS if m != "exact" or d in ("gaussian", "several targets")]
 

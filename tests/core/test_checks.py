@@ -16,6 +16,7 @@ FIRST = {
     "sgld": ["num_draws"],
     "sghmc": ["num_draws"],
     "mile": ["num_draws"],
+    "smc": ["num_particles"],
     "deep_ensemble": ["num_members"],
     "cyclical": ["base"],
 }

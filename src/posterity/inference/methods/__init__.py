@@ -10,6 +10,7 @@ from posterity.inference.methods.mile import MILE
 from posterity.inference.methods.nuts import NUTS
 from posterity.inference.methods.point import MAP, MLE, DeepEnsemble
 from posterity.inference.methods.sgmcmc import SGHMC, SGLD, Cyclical
+from posterity.inference.methods.smc import SMC
 from posterity.inference.methods.swag import SWAG
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "NUTS",
     "SGHMC",
     "SGLD",
+    "SMC",
     "SWAG",
     "BayesByBackprop",
     "Cyclical",
@@ -35,6 +37,6 @@ METHODS: dict[str, type[Method]] = {
     method.card.name: method
     for method in (
         *(MLE, MAP, MCDropout, BayesByBackprop, DeepEnsemble, Laplace, SWAG),
-        *(Exact, SGLD, SGHMC, Cyclical, MILE, NUTS, HMC),
+        *(Exact, SGLD, SGHMC, Cyclical, MILE, SMC, NUTS, HMC),
     )
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -32,22 +32,36 @@ class Density(NamedTuple):
     report: Callable[[Params, Array], Report]  # of complete weights and the measure of their position
 
 
-def plain(model: Model, batch: Batch) -> Density:
-    """The tempered joint density of all weights, compared row by row and weight by weight."""
+Factors = tuple[Any, Any]  # what a density multiplies log-likelihood and log prior by
+
+
+def plain(model: Model, batch: Batch, factors: Factors | None = None) -> Density:
+    """The tempered joint density of all weights, compared row by row and weight by weight.
+
+    `factors`: others than the model's temperature asks for.
+    """
+
+    def temper(log_likelihood: Array, log_prior: Array) -> Array:
+        if factors is None:
+            return model.temper(log_likelihood, log_prior)
+        return factors[0] * log_likelihood + factors[1] * log_prior
+
+    def log_density(params: Params) -> Array:
+        return temper(weighted_sum(model.log_likelihood(params, batch), batch.weight), model.log_prior(params))
 
     def difference(begin: Params, at_begin: Array, end: Params, at_end: Array) -> list[Array]:
         rows = (at_end - at_begin) * batch.weight.astype(at_end.dtype)
         priors = jax.tree.map(jnp.subtract, model.log_priors(end), model.log_priors(begin))
         zero = jnp.zeros((), rows.dtype)
-        return [model.temper(rows, zero), *(model.temper(zero, leaf) for leaf in jax.tree.leaves(priors))]
+        return [temper(rows, zero), *(temper(zero, leaf) for leaf in jax.tree.leaves(priors))]
 
     def report(params: Params, rows: Array) -> Report:
         log_likelihood, log_prior = weighted_sum(rows, batch.weight), model.log_prior(params)
-        return Report(log_likelihood, log_prior, model.temper(log_likelihood, log_prior))
+        return Report(log_likelihood, log_prior, temper(log_likelihood, log_prior))
 
     return Density(
         position=lambda params: params,
-        gradient=lambda params: jax.grad(model.log_joint)(params, batch),
+        gradient=jax.grad(log_density),
         measure=lambda params: model.log_likelihood(params, batch),
         difference=difference,
         complete=lambda _, params: params,

@@ -13,9 +13,9 @@ from posterity.core import pytrees
 from posterity.core.types import Array, Batch, Clock, Params
 from posterity.data.arrays import Dataset
 from posterity.inference.methods import step_size as adaptation
-from posterity.inference.methods.density import Density, plain
+from posterity.inference.methods.density import Density, Factors, plain
 from posterity.inference.methods.head import Head, find_head, integrated
-from posterity.inference.methods.method import Execution
+from posterity.inference.methods.method import Execution, Method
 from posterity.inference.methods.sampler import Sampler
 from posterity.models.model import Model
 from posterity.models.priors import Fixed, Flat, standard_deviation
@@ -44,20 +44,21 @@ class HamiltonianInfo(NamedTuple):
 HeadChoice = Literal["integrated", "sampled"]
 
 
-class Hamiltonian(Sampler):
-    """A sampler that adapts its step size in a first phase, where the user gives none."""
+class Headed(Method):
+    """A method whose trajectories move all weights, or all but a linear head that has an exact conditional."""
 
-    step_size: float | None = None
     head: HeadChoice = "integrated"
 
     def find_head(self, model: Model, params: Params, x: object) -> Head | str:
         """The head that is integrated out, or why none is."""
         return find_head(model, params, x) if self.head == "integrated" else 'head="sampled" asks for it'
 
-    def density(self, model: Model, params: Params, batch: Batch) -> Density:
-        """What trajectories move on."""
+    def density(self, model: Model, params: Params, batch: Batch, factors: Factors | None = None) -> Density:
+        """What trajectories move on; `factors` in place of those of the model's temperature."""
         head = self.find_head(model, params, batch.x)
-        return plain(model, batch) if isinstance(head, str) else integrated(model, head, batch)
+        if isinstance(head, str):
+            return plain(model, batch, factors)
+        return integrated(model, head, batch, factors)
 
     def execution(self, model: Model, params: Params, data: Dataset) -> Execution:
         head = self.find_head(model, params, data.x)
@@ -66,6 +67,12 @@ class Hamiltonian(Sampler):
         # Side by side, XLA's products of chains in float64 take two to three times as long.
         names = " and ".join(filter(None, (head.weight, head.bias)))
         return Execution(float64=True, in_turn=True, remarks=(f"the means' columns of {names} are integrated out",))
+
+
+class Hamiltonian(Headed, Sampler):
+    """A sampler that adapts its step size in a first phase, where the user gives none."""
+
+    step_size: float | None = None
 
     def stuck(self, trace: dict[str, np.ndarray]) -> np.ndarray | None:
         return adaptation.stuck_chains(trace) if self.step_size is None else None
@@ -89,6 +96,18 @@ def check_adaptation(method: Any, warmup: str, remedy: int) -> None:
             f"{type(method).__name__}({warmup}=0) leaves no step in which to adapt the step size: give step_size, or "
             f"{warmup}={remedy}."
         )
+
+
+def check_widths(method: Any, widths: Params) -> None:
+    """Of `prior_widths`: all are finite, so that they give a length to trajectories."""
+    for name, width in zip(pytrees.leaf_names(widths), jax.tree.leaves(widths), strict=True):
+        if not np.isfinite(width):
+            sampler = type(method).__name__
+            raise ValueError(
+                f"The prior of {name!r} has no finite variance, or none that is known, so {sampler} cannot choose its "
+                "trajectory length (with a proper prior it is pi/2 prior standard deviations): give "
+                f"{sampler}(trajectory_length=...), in units of weights; then every weight has unit mass."
+            )
 
 
 class Point(NamedTuple):

@@ -33,7 +33,7 @@ from jax.scipy.linalg import solve_triangular
 
 from posterity.core import pytrees
 from posterity.core.types import Array, Batch, Key, Params
-from posterity.inference.methods.density import Density, Report
+from posterity.inference.methods.density import Density, Factors, Report
 from posterity.models.model import Model, weighted_sum
 from posterity.models.scales import scale_of
 from posterity.networks.convolutions import with_fast_gradients
@@ -104,21 +104,25 @@ def find_head(model: Model, params: Params, x: object) -> Head | str:
     return head
 
 
-def integrated(model: Model, head: Head, batch: Batch) -> Density:
-    """The density of all weights but the head's, given the rows of a batch."""
+def integrated(model: Model, head: Head, batch: Batch, factors: Factors | None = None) -> Density:
+    """The density of all weights but the head's, given the rows of a batch.
+
+    `factors`: of log-likelihood and log prior, where others are wanted than the model's temperature asks for.
+    """
+    factors = model.tempering_factors if factors is None else factors
     if not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
         raise RuntimeError("An integrated head is traced where float64 is off: JAX would round it to float32 silently.")
 
     def log_density(theta: Params) -> Array:
-        rows = _rows(model, head, theta, batch)
+        rows = _rows(model, head, theta, batch, factors)
         noise = batch.weight.astype(PRECISE) @ jnp.log(2 * np.pi * rows.variance)
         likelihood = log_evidence(rows.features, rows.precision, rows.targets, rows.ridge)
-        likelihood -= head.num_means / 2 * model.tempering_factors[0] * noise
+        likelihood -= head.num_means / 2 * factors[0] * noise
         prior = model.log_prior(jax.tree.map(lambda leaf: leaf.astype(PRECISE), theta))
-        return likelihood + model.tempering_factors[1] * prior
+        return likelihood + factors[1] * prior
 
     def complete(key: Key, theta: Params) -> Params:
-        rows = _rows(model, head, theta, batch)
+        rows = _rows(model, head, theta, batch, factors)
         solved = solve_head(rows.features, rows.precision, rows.targets, rows.ridge)
         noise = jax.random.normal(key, solved.mean.shape, PRECISE)
         standard = solved.mean + solve_triangular(solved.root, noise, lower=True, trans=1)
@@ -143,7 +147,7 @@ class Rows(NamedTuple):
     ridge: Array  # 1 / t
 
 
-def _rows(model: Model, head: Head, theta: Params, batch: Batch) -> Rows:
+def _rows(model: Model, head: Head, theta: Params, batch: Batch, factors: Factors) -> Rows:
     matrix, bias = _head_prior(model, head, theta)
     num_inputs = matrix.num_inputs
     zero = jnp.zeros((num_inputs, head.num_means))
@@ -163,7 +167,7 @@ def _rows(model: Model, head: Head, theta: Params, batch: Batch) -> Rows:
     if head.bias is not None:
         ones = jnp.broadcast_to((bias.deviation * one).astype(hidden.dtype), (len(hidden), 1))
         features = jnp.concatenate([features, ones], 1)
-    likelihood_factor, prior_factor = model.tempering_factors
+    likelihood_factor, prior_factor = factors
     precision = batch.weight.astype(PRECISE) * likelihood_factor / variance
     return Rows(features, variance, precision, targets, jnp.asarray(prior_factor, PRECISE))
 

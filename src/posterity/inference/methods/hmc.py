@@ -40,6 +40,7 @@ from posterity.inference.methods.hamiltonian import (
     check_adaptation,
     check_head,
     check_target_acceptance,
+    check_widths,
     energy_drop,
     integrate,
     prior_widths,
@@ -118,13 +119,7 @@ class HMC(Hamiltonian):
         del data
         if self.trajectory_length is not None:
             return
-        for name, width in _named(prior_widths(model, params)):
-            if not np.isfinite(width):
-                raise ValueError(
-                    f"The prior of {name!r} has no finite variance, or none that is known, so HMC cannot choose its "
-                    "trajectory length (with a proper prior it is pi/2 prior standard deviations): give "
-                    "HMC(trajectory_length=...), in units of weights; then every weight has unit mass."
-                )
+        check_widths(self, prior_widths(model, params))
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
@@ -213,7 +208,3 @@ def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[A
         )
     whole = stretched_steps(length, method.jitter, step_size, clock)
     return step_size, at_most(whole, most), jnp.minimum(most / whole, 1.0)
-
-
-def _named(values: Params) -> list[tuple[str, float]]:
-    return [(name, float(leaf)) for name, leaf in zip(pytrees.leaf_names(values), jax.tree.leaves(values), strict=True)]
