@@ -45,7 +45,13 @@ HeadChoice = Literal["integrated", "sampled"]
 
 
 class Hamiltonian(Sampler):
-    """A sampler that adapts its step size in a first phase, where the user gives none."""
+    """A sampler that adapts its step size in a first phase, where the user gives none.
+
+    Args:
+        head: "integrated": a linear head is drawn from its exact conditional and only the other weights are sampled,
+            where that is possible (the receipt has the reason where it is not). "sampled": all weights are sampled
+            alike.
+    """
 
     step_size: float | None = None
     head: HeadChoice = "integrated"
