@@ -26,7 +26,7 @@ types: $(VENV)/.installed-dev
 docs: $(VENV)/.installed-docs results-page pages
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
 
-# The lists of methods in README.md, docs/ and mkdocs.yml, from the cards of the methods.
+# The lists of methods in README.md, docs/ and mkdocs.yml, from their cards, and their settings from their docstrings.
 pages: $(VENV)/.installed
 	$(RUN)/python -m posterity.cli.pages
 

@@ -1,7 +1,7 @@
 """The documentation: its code runs, its tables say what the code says, and the site builds without a warning."""
 
 import contextlib
-import dataclasses
+import doctest
 import inspect
 import io
 import logging
@@ -14,9 +14,6 @@ import pytest
 import posterity
 from posterity.cli import pages
 from posterity.inference import METHODS
-from posterity.inference.methods.descent import Descent
-from posterity.inference.methods.method import Method
-from posterity.inference.methods.sgmcmc import SGLD, Langevin
 from posterity.metrics import SCORES
 
 ROOT = Path(__file__).parents[1]
@@ -29,6 +26,14 @@ QUICK = [
     "saving.md",
     *(f"methods/{name}.md" for name in ("deep_ensemble", "exact", "map", "mle")),
 ]
+EXAMPLES = {
+    "Model": posterity.Model,
+    "Posterior.diagnose": posterity.Posterior.diagnose,
+    "Posterior.predict": posterity.Posterior.predict,
+    "Prediction.interval": posterity.Prediction.interval,
+    "BayesianRegressor": posterity.BayesianRegressor,
+    **{name: getattr(posterity, name) for name in ("audit", "fit", "likelihood", "load", "prior")},
+}
 PRINTED = re.compile(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", re.M)
 SETTING = re.compile(r"^\| `(\w+)` \| (.*?) \|", re.M)
 
@@ -60,6 +65,15 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         _check_measured(name, namespace)
 
 
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_example_of_a_docstring_prints_what_it_shows(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    example = doctest.DocTestParser().get_doctest(EXAMPLES[name].__doc__, {}, name, None, None)
+    assert example.examples
+    report = io.StringIO()
+    assert doctest.DocTestRunner().run(example, out=report.write).failed == 0, report.getvalue()
+
+
 def _check_measured(name: str, namespace: dict) -> None:
     """What a method page prints is what the table of all methods says, within Monte Carlo error of short runs."""
     table = {row[0]: np.array(row[1:], float) for row in PRINTED.findall(PAGES["methods/index.md"].read_text())}
@@ -76,7 +90,7 @@ def test_every_method_has_a_page_and_a_line_in_both_tables():
 
 
 @pytest.mark.parametrize("name", pages.PAGES)
-def test_the_lists_of_methods_are_those_of_the_cards(name):
+def test_the_tables_of_methods_and_of_their_settings_are_those_of_the_classes(name):
     text = (ROOT / name).read_text()
     assert text == pages.written(name, text), "run `make pages`"
 
@@ -107,42 +121,12 @@ def test_a_method_page_says_all_that_is_needed(name):
     assert re.findall(r"^## (.*)$", text, re.M) == wanted
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_the_settings_of_a_page_are_those_of_the_method(name):
-    text = PAGES[f"methods/{name}.md"].read_text()
-    section = text[text.index("## Settings") : text.index("## When to use it")]
-    shown = {row[0]: row[1] for row in SETTING.findall(section)}
-    fields = {field.name: _shown(field.default) for field in dataclasses.fields(METHODS[name])}  # type: ignore[arg-type]
-    if name not in ("map", "sgld"):
-        for base, page, defaults in ((Descent, "map", Descent()), (Langevin, "sgld", SGLD())):
-            if issubclass(METHODS[name], base):
-                assert f"]({page}.md#settings)" in section
-                fields = {n: d for n, d in fields.items() if not _inherited(defaults, n, d)}
-    assert shown == fields
-
-
-def _inherited(defaults: Method, name: str, default: str) -> bool:
-    return hasattr(defaults, name) and _shown(getattr(defaults, name)) == default
-
-
-def _shown(value: object) -> str:
-    """A default as a page writes it."""
-    if isinstance(value, Method):
-        changed = [f for f in dataclasses.fields(value) if getattr(value, f.name) != f.default]  # type: ignore[arg-type]
-        return f"{type(value).__name__}({', '.join(f'{f.name}={getattr(value, f.name)}' for f in changed)})"
-    if inspect.isfunction(value):
-        return value.__name__
-    if isinstance(value, float):
-        return f"{value:g}"
-    return f'"{value}"' if isinstance(value, str) else str(value)
-
-
 def test_the_settings_of_the_estimators_are_those_of_the_page():
     section = PAGES["estimators.md"].read_text()
     shown = {row[0]: row[1] for row in SETTING.findall(section[section.index("## Settings") :])}
     for estimator in (posterity.BayesianRegressor, posterity.BayesianClassifier):
         parameters = list(inspect.signature(estimator).parameters.values())
-        assert shown == {one.name: _shown(one.default) for one in parameters}
+        assert shown == {one.name: pages.shown(one.default) for one in parameters}
 
 
 def test_the_command_page_names_every_command_and_option_and_no_other():

@@ -1,15 +1,20 @@
-"""The tables of methods in the README and the documentation, from the cards: `python -m posterity.cli.pages`.
+"""The tables of methods and of their settings in the README and the documentation: `python -m posterity.cli.pages`.
 
-Each stands between two comments, <!-- methods --> and <!-- end of methods -->, in the folder of a checkout.
+Methods are listed by their cards, between <!-- methods --> and <!-- end of methods -->. Settings are listed by the
+docstring of the method, between <!-- settings --> and <!-- end of settings -->.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 import re
 import sys
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
+from posterity.core import docstrings
 from posterity.inference import METHODS, Method
 
 Methods = Mapping[str, type[Method]]
@@ -34,20 +39,39 @@ def _navigation(methods: Methods) -> str:
     return "\n".join(f"      - {method.card.label}: methods/{name}.md" for name, method in methods.items())
 
 
+def _settings(methods: Methods, name: str) -> str:
+    """A line for each setting of a method."""
+    fields = dataclasses.fields(methods[name])  # type: ignore[arg-type]
+    meanings = docstrings.entries(methods[name].__doc__)
+    lines = [f"| `{field.name}` | {shown(field.default)} | {meanings[field.name]} |" for field in fields]
+    return "\n" + "\n".join(["| setting | default | meaning |", "|---|---|---|", *lines]) + "\n"
+
+
+def shown(value: object) -> str:
+    """A default as a page writes it."""
+    if isinstance(value, str):
+        return f'"{value}"'
+    if isinstance(value, float):
+        return f"{value:g}"
+    return value.__name__ if inspect.isfunction(value) else repr(value)
+
+
 PAGES: dict[str, Callable[[Methods], str]] = {
     "README.md": lambda methods: _table(methods, "docs/methods/"),
     "docs/methods/index.md": lambda methods: _table(methods, ""),
     "docs/reference/methods.md": _reference,
     "mkdocs.yml": _navigation,
+    **{f"docs/methods/{name}.md": partial(_settings, name=name) for name in METHODS},
 }
-BLOCK = re.compile(r"((?:<!--|#) methods(?: -->)?\n)(.*?)(\n *(?:<!--|#) end of methods)", re.S)
+BLOCK = re.compile(r"(?:<!--|#) (methods|settings)(?: -->)?\n(.*?)\n *(?:<!--|#) end of \1", re.S)
 
 
 def written(name: str, text: str, methods: Methods = METHODS) -> str:
-    """The text of a page with what the cards of the methods say."""
+    """The text of a page with what the classes of the methods document."""
     found = BLOCK.search(text)
     if found is None:
-        raise ValueError(f"{name} has no place for the methods; write <!-- methods --> and <!-- end of methods -->.")
+        what = "settings" if name.removeprefix("docs/methods/").removesuffix(".md") in METHODS else "methods"
+        raise ValueError(f"{name} has no place for the {what}; write <!-- {what} --> and <!-- end of {what} -->.")
     return text[: found.start(2)] + PAGES[name](methods) + text[found.end(2) :]
 
 

@@ -7,6 +7,8 @@ from typing import Any, TypeVar, dataclass_transform
 
 import jax
 
+from posterity.core import docstrings
+
 T = TypeVar("T")
 
 RECORDS: dict[str, type] = {}  # every record by its qualified name: a store names one without holding code
@@ -27,12 +29,14 @@ def record(cls: type[T]) -> type[T]:
     """A frozen dataclass that is a pytree: `traced` fields are leaves, `host` fields are dropped, the rest is static.
 
     A traced field that holds a function (a schedule) is static too. Rebuilding from leaves skips `__post_init__`:
-    checks belong to the user's call, and leaves may be tracers.
+    checks belong to the user's call, and leaves may be tracers. The `Args` of a docstring gain the entries of the bases
+    for the fields that are inherited.
     """
     plain_bases = [base for base in cls.__mro__[:-1] if not dataclasses.is_dataclass(base)]
     shows_itself = any("__repr__" in vars(base) for base in plain_bases)
     cls = dataclasses.dataclass(frozen=True, repr=not shows_itself)(cls)
     fields = dataclasses.fields(cls)  # type: ignore[arg-type]
+    cls.__doc__ = docstrings.with_inherited(cls, [f.name for f in fields])
     traced_names = tuple(f.name for f in fields if f.metadata.get("kind") == "traced")
     static_names = tuple(f.name for f in fields if not f.metadata.get("kind"))
     host_names = tuple(f.name for f in fields if f.metadata.get("kind") == "host")

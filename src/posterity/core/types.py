@@ -19,42 +19,70 @@ Params = Any  # a pytree of arrays; None stands where a weight is held fixed
 
 
 class Batch(NamedTuple):
-    """Rows of data. A row of weight 0 is padding, so any number of rows fits any batch size."""
+    """Rows of data. A row of weight 0 is padding, so any number of rows fits any batch size.
 
-    x: Any  # a pytree of arrays with a common leading axis [N, ...]
-    y: Array  # [N, ...]
-    weight: Array  # [N]
+    Args:
+        x: Inputs: a pytree of arrays with a common leading axis, [N, ...].
+        y: Targets, [N, ...].
+        weight: How often each row counts, [N].
+    """
+
+    x: Any
+    y: Array
+    weight: Array
 
 
 class Clock(NamedTuple):
-    """Where a run is. The numbers are traced, so that none of them recompiles anything."""
+    """Where a run is. The numbers are traced, so that none of them recompiles anything.
 
-    step: Array  # within the phase
-    num_steps: Array  # of the phase
-    phase: Array  # 0 for the first phase of the plan
-    batch_index: Array  # 0 .. num_batches - 1
-    num_batches: Array  # how many such batches make up the whole data
+    Args:
+        step: The step within the phase, from 0.
+        num_steps: Steps of the phase.
+        phase: The phase of the plan, 0 for the first.
+        batch_index: The batch of this step, 0 .. num_batches - 1.
+        num_batches: How many such batches make up the whole data.
+        num_data: Rows of the whole data.
+    """
+
+    step: Array
+    num_steps: Array
+    phase: Array
+    batch_index: Array
+    num_batches: Array
     num_data: Array
 
 
 class Phase(NamedTuple):
-    """A stretch of a run. What the trace and the kept draws hold is one entry a stride, `thin` steps."""
+    """A stretch of a run. What the trace and the kept draws hold is one entry a stride, `thin` steps.
+
+    Args:
+        num_steps: Steps of each chain.
+        batch_size: Rows per step. None: all rows at once.
+        thin: Steps of a stride.
+        keep: Whether a draw is kept at the end of each stride.
+        shuffle: Whether the rows of each epoch come in an order of its own.
+        adapt: Whether the kernel's `adapt` is called at the end; draws kept by such a phase serve it alone.
+    """
 
     num_steps: int
-    batch_size: int | None = None  # None: all rows at once
+    batch_size: int | None = None
     thin: int = 1
     keep: bool = False
     shuffle: bool = True
-    adapt: bool = False  # call the kernel's `adapt` at the end; draws kept by such a phase serve it alone
+    adapt: bool = False
 
 
 class Kernel(NamedTuple):
     """One chain, one step. The driver adds chains, batches, progress and the stop at a non-finite value.
 
-    `init` gives a State, a NamedTuple with a field `params`. `step` gives the next State and an Info, a NamedTuple of
-    scalars whose first field is what the progress bar shows. `validate` gives the loss of a State on held-out rows;
-    methods without it cannot stop early. `adapt(key, state, draws, clock)` is called once where a phase ends, with the
-    draws that phase kept, [D, ...] (None if it kept none).
+    Args:
+        init: `init(key, params, batch, clock)` gives a State, a NamedTuple with a field `params`.
+        step: `step(key, state, batch, clock)` gives the next State and an Info, a NamedTuple of scalars whose first
+            field is what the progress bar shows.
+        validate: `validate(key, state, batch)` gives the loss of a State on held-out rows. None: the method cannot stop
+            early.
+        adapt: `adapt(key, state, draws, clock)` gives the State to continue from. It is called once where a phase with
+            `adapt` ends, with the draws that phase kept, [D, ...] (None if it kept none). None: nothing adapts.
     """
 
     init: Callable[[Key, Params, Batch, Clock], Any]
@@ -66,13 +94,17 @@ class Kernel(NamedTuple):
 class Network(NamedTuple):
     """Any pure function of weights and inputs.
 
-    `init(key, x) -> params`; `apply(params, x, key=None) -> [N, ..., K]`, where a key switches dropout on.
+    Args:
+        init: `init(key, x) -> params`, the weights to start from.
+        apply: `apply(params, x, key=None) -> [N, ..., K]`, the outputs; a key switches dropout on.
+        fan_in_axis: The axis of a weight matrix that is summed over: -2 for [in, out], -1 for [out, in].
+        shares_masks: Whether one call with one key uses the same dropout mask for all its rows.
     """
 
     init: Callable[[Key, Any], Params]
     apply: Callable[..., Array]
-    fan_in_axis: int = -2  # of a weight matrix: -2 for [in, out], -1 for [out, in]
-    shares_masks: bool = False  # one call with one key uses the same dropout mask for all its rows
+    fan_in_axis: int = -2
+    shares_masks: bool = False
 
 
 class ModelLike(Protocol):

@@ -28,7 +28,8 @@ class Likelihood:
 
     kind: Kind = "continuous"
     num_outputs: int
-    has_marginal: bool = False  # `marginal` has a closed form
+    has_marginal: bool = False
+    """Whether `marginal` has a closed form."""
 
     def describe(self) -> str:
         """Its name, for messages."""
@@ -87,7 +88,12 @@ class Likelihood:
 
 @records.record
 class Gaussian(Likelihood):
-    """y ~ N(f, scale^2) with a noise that is known. `num_outputs` > 1: that many independent targets a row."""
+    """y ~ N(f, scale^2) with a noise that is known.
+
+    Args:
+        scale: Standard deviation of the noise, in units of the target.
+        num_outputs: Targets per row; the noise of each is independent.
+    """
 
     has_marginal = True
     scale: float = records.traced(default=1.0)
@@ -123,7 +129,13 @@ class Gaussian(Likelihood):
 
 @records.record
 class GaussianLearnedNoise(Likelihood):
-    """y ~ N(f, s^2) with one unknown noise s for all rows, s = e^l + initial / 1000, l ~ N(log initial, spread^2)."""
+    """y ~ N(f, s^2) with one unknown noise s for all rows, s = e^l + initial / 1000, l ~ N(log initial, spread^2).
+
+    Args:
+        initial: The median of e^l under its prior, and where s starts; in units of the target.
+        spread: Standard deviation of l under its prior.
+        num_outputs: Targets per row, which share s.
+    """
 
     initial: float = records.traced(default=1.0)
     spread: float = records.traced(default=2.0)
@@ -163,9 +175,14 @@ class GaussianLearnedNoise(Likelihood):
 
 @records.record
 class HeteroscedasticGaussian(Likelihood):
-    """y ~ N(f_1, exp(f_2)): mean and log variance, both from the network (Kendall & Gal 2017, eq. 8)."""
+    """y ~ N(f_1, exp(f_2)): mean and log variance, both from the network (Kendall & Gal 2017, eq. 8).
 
-    minimum_scale: float = records.traced(default=MINIMUM_SCALE)  # of the noise, in the target's units
+    Args:
+        minimum_scale: The least standard deviation of the noise, in units of the target; its square is added to the
+            variance.
+    """
+
+    minimum_scale: float = records.traced(default=MINIMUM_SCALE)
     num_outputs = 2
 
     def __post_init__(self) -> None:
@@ -193,7 +210,13 @@ class HeteroscedasticGaussian(Likelihood):
 
 @records.record
 class StudentT(Likelihood):
-    """y ~ f + scale * t(df): a regression that outliers do not bend. df > 2, so that the variance exists."""
+    """y ~ f + scale * t(df): a regression that outliers do not bend.
+
+    Args:
+        df: Degrees of freedom, above 2, so that the variance exists; the smaller, the heavier the tails.
+        scale: Of the noise, in units of the target. Its standard deviation is scale * sqrt(df / (df - 2)).
+        num_outputs: Targets per row; the noise of each is independent.
+    """
 
     df: float = records.traced(default=4.0)
     scale: float = records.traced(default=1.0)
@@ -231,7 +254,11 @@ class Bernoulli(Likelihood):
 
 @records.record
 class Categorical(Likelihood):
-    """y in {0 .. num_classes - 1} with P(y) = softmax(f)."""
+    """y in {0 .. num_classes - 1} with P(y) = softmax(f).
+
+    Args:
+        num_classes: Classes, at least 2; the network has an output for each.
+    """
 
     kind = "classes"
     num_classes: int = 2
@@ -257,6 +284,10 @@ class NoisyCategorical(Likelihood):
 
     Kendall & Gal 2017, eq. 12: 2 * num_classes outputs, logits first. The draws e_t are the same for every row and
     call, so that the likelihood is one fixed function.
+
+    Args:
+        num_classes: Classes, at least 2; the network has two outputs for each.
+        num_noise_draws: Draws e_t, an even number: they come in pairs of opposite sign.
     """
 
     kind = "classes"
@@ -285,7 +316,13 @@ class NoisyCategorical(Likelihood):
 
 @records.record
 class Custom(Likelihood):
-    """A likelihood of the user's own function; see `likelihood`."""
+    """A likelihood of the user's own function; see `likelihood`.
+
+    Args:
+        function: From outputs [..., K] to a numpyro distribution of batch shape [...].
+        num_outputs: K.
+        kind: What the target is: "continuous", "classes" or "counts".
+    """
 
     function: Callable[[Array], dist.Distribution]
     num_outputs: int = 1
@@ -296,7 +333,20 @@ class Custom(Likelihood):
 
 
 def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int = 1) -> Custom:
-    """Any function from outputs [..., K] to a numpyro distribution with batch shape [...]."""
+    """Any function from outputs [..., K] to a numpyro distribution with batch shape [...].
+
+    Args:
+        function: Given the outputs, returns the distribution of the target.
+        num_outputs: K, the outputs of the network for each row.
+
+    Examples:
+        >>> import jax.numpy as jnp
+        >>> import numpyro.distributions as dist
+        >>> import posterity
+        >>> waiting_time = posterity.likelihood(lambda outputs: dist.Exponential(jnp.exp(outputs[..., 0])))
+        >>> waiting_time.kind, waiting_time.num_outputs
+        ('continuous', 1)
+    """
     check_whole("likelihood", num_outputs=num_outputs)
     try:
         with _indices_checked():

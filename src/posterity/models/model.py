@@ -33,16 +33,32 @@ Tempering = Literal["posterior", "likelihood"]
 class Model:
     """What is believed before the data (prior) and how data come about (network, likelihood).
 
-    `prior` takes a numpyro distribution, a mapping from path patterns to distributions, or a Prior. Where it has
-    learned scales, the weights that methods move and densities take are standardised (`standardise`).
+    Where the prior has learned scales, the weights that methods move and densities take are standardised
+    (`standardise`).
+
+    Args:
+        network: From a builder such as `mlp`, an adapter such as `from_nnx`, or a `Network`.
+        likelihood: The distribution of the target given the outputs, such as `Gaussian(0.1)`.
+        prior: A numpyro distribution of each weight, a mapping from path patterns to distributions, or what `prior`
+            returns. None: a standard normal for each weight.
+        temperature: T of the tempered posterior; 1 is Bayes' rule.
+        tempering: What 1 / T multiplies: "posterior", the log likelihood and the log prior; "likelihood", the log
+            likelihood alone.
+        fixed: Values of the weights held fixed. None: `fit` sets them.
+
+    Examples:
+        >>> from posterity import Gaussian, Model, Normal, mlp
+        >>> model = Model(mlp((50, 50)), Gaussian(0.1), Normal(0.0, 1.0))
+        >>> model.temperature, model.tempering
+        (1.0, 'posterior')
     """
 
     network: Network | BuiltIn
     likelihood: Likelihood = records.traced()
-    prior: Any = records.traced(default=None)  # None: a standard normal for each weight
+    prior: Any = records.traced(default=None)
     temperature: Any = records.traced(default=1.0)
     tempering: Tempering = "posterior"
-    fixed: Params = records.traced(default=None)  # values of the weights held fixed; the driver sets them
+    fixed: Params = records.traced(default=None)
 
     def __post_init__(self) -> None:
         if not (is_number(self.temperature) and 0 < self.temperature < float("inf")):

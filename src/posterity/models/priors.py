@@ -198,7 +198,13 @@ class Prior:
 
 
 def prior(distribution: Any, *, fan_in: bool = False) -> Prior:
-    """A prior from a distribution, a mapping of patterns to distributions, or a prior."""
+    """A prior from a distribution, a mapping of patterns to distributions, or a prior.
+
+    Examples:
+        >>> from posterity import Flat, Normal, prior
+        >>> print(prior({"*bias": Flat(), "*": Normal(0.0, 1.0)}, fan_in=True))
+        *bias: Flat; *: Normal(loc=0, scale=1), divided by sqrt(fan-in)
+    """
     if isinstance(distribution, Prior):
         return distribution
     table = dict(distribution) if isinstance(distribution, Mapping) else {"*": distribution}

@@ -21,6 +21,11 @@ class Rescaled(Likelihood):
 
     A network that learns a target of about unit size then predicts, everywhere, in the units the data came in. The
     map leaves the information in the outputs as it is, and shifts log p(y) by -log(scale).
+
+    Args:
+        likelihood: Of z; of numbers, not of classes or counts.
+        shift: Added to z, in units of the target.
+        scale: Multiplies z, in units of the target; above 0.
     """
 
     likelihood: Likelihood = records.traced()

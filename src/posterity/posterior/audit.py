@@ -43,23 +43,34 @@ TOO_SURE, TOO_WIDE = 0.8, 1.25  # of the reference's ignorance
 
 @dataclass(frozen=True)
 class Audit:
-    """What an audit found; print it for the words. Arrays are over the rows audited, [N]."""
+    """What an audit found; print it for the words. Arrays are over the rows audited, [N].
+
+    Attributes:
+        method: The method that is judged.
+        reference: The method it is judged by.
+        rows: Each distance at each row, by name.
+        ignorance: The epistemic part over the reference's; of numbers, in standard deviations.
+        own: Distances of one half of the reference's chains from the other, by name; empty where it has one draw.
+        diagnosis: Of the reference, at the same rows.
+        differences: Of models and data, in sentences.
+        comparison: The permutation of chains. None: one of the two has a single draw, which has no spread to compare.
+        quantities: What was permuted, in the order of `comparison.by_quantity`.
+        floor: The epistemic distance that chance explains at each row, [N], corrected for the number of rows. None:
+            there is no spread to compare.
+        monte_carlo_error: Of the mean of each distance, over chains; `distances` has the errors over rows.
+    """
 
     method: str
     reference: str
-    rows: dict[str, np.ndarray] = field(repr=False)  # each distance at each row
-    ignorance: np.ndarray = field(repr=False)  # epistemic part over the reference's; of numbers, standard deviations
-    own: dict[str, Estimate]  # of one half of the reference's chains from the other; empty where it has one draw
-    diagnosis: Diagnosis  # of the reference at the same rows
-    differences: tuple[str, ...] = ()  # of models and data, in words
+    rows: dict[str, np.ndarray] = field(repr=False)
+    ignorance: np.ndarray = field(repr=False)
+    own: dict[str, Estimate]
+    diagnosis: Diagnosis
+    differences: tuple[str, ...] = ()
     comparison: Comparison | None = field(default=None, repr=False)
-    """The permutation of chains; None where one of the two has a single draw, which has no spread to compare."""
     quantities: tuple[str, ...] = ()
-    """What was permuted, in the order of `comparison.by_quantity`."""
     floor: np.ndarray | None = field(default=None, repr=False)
-    """The epistemic distance that chance explains at each row, [N], corrected for the number of rows."""
     monte_carlo_error: dict[str, float] = field(default_factory=dict)
-    """Of the mean of each distance, over chains; `distances` has the errors over rows."""
 
     @property
     def different(self) -> bool | None:
@@ -101,6 +112,15 @@ def audit(posterior: Posterior, reference: Posterior, x: Any) -> Audit:
         posterior: What is judged.
         reference: What it is judged by: HMC or NUTS on the same data, or `Exact`.
         x: Inputs to compare at; those you will predict at, and some unlike the training rows, tell most.
+
+    Examples:
+        >>> import numpy as np
+        >>> from posterity import MAP, Exact, Gaussian, Laplace, Model, audit, fit, linear
+        >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
+        >>> model, data = Model(linear(), Gaussian(0.1)), (x, 2.0 * x[:, 0])
+        >>> laplace = fit(model, Laplace(start=MAP(num_steps=100)), data)
+        >>> bool(audit(laplace, fit(model, Exact(), data), x).distance.max() < 0.01)  # no approximation here
+        True
     """
     for name, given in {"posterior": posterior, "reference": reference}.items():
         if not isinstance(given, Posterior):

@@ -51,7 +51,9 @@ class Part:
     r_hat: np.ndarray = field(repr=False)
     """At each input, shaped as `prediction.mean`; one number for the log joint."""
     ess_bulk: np.ndarray = field(repr=False)
+    """Effective draws for the centre, in the same shape."""
     ess_tail: np.ndarray = field(repr=False)
+    """Effective draws for the tails, in the same shape."""
     missing: Missing = "nothing"
     """What a good verdict lacks: draws, mixing, or burn-in."""
     draws_for_good: float = float("nan")
@@ -62,29 +64,53 @@ class Part:
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found; print it for the words. Arrays over inputs are shaped as `prediction.mean`, [N, ...]."""
+    """What was found; print it for the words. Arrays over inputs are shaped as `prediction.mean`, [N, ...].
+
+    Attributes:
+        verdict: "good", "usable", "not converged", "undetermined" or "independent".
+        num_chains: Chains.
+        num_draws: Draws of each chain.
+        r_hat: At each input, the larger of that of the mean and of the spread.
+        ess_bulk: Effective draws for the centre at each input, of all chains together: the smaller of the two.
+        ess_tail: Effective draws for the tails, in the same way.
+        monte_carlo_error: Standard error of the predictive mean at each input.
+        parts: Verdicts on single quantities, by name: "mean" or "probability", "log_std" (the noise), "log_joint";
+            empty with fewer than 8 draws a chain.
+        problems: Sentences that name chains.
+        doubts: Why it is not good where R-hat alone would let it pass.
+        stuck_chains: Chains that do not move.
+        odd_chain: The one chain that disagrees with the others. None: there is no such chain.
+        acceptance: Mean acceptance probability of each chain, [C]. None: the method has none.
+        num_divergences: Divergent steps of each chain, [C]. None: the method records none.
+        e_bfmi: The energy's Bayesian fraction of missing information of each chain, [C]. None: the sampler does not
+            record the energy of position and momentum.
+        densities: Convergence of the log joint, likelihood and prior, by name.
+        weight_space: Convergence of some weights, [W]. None: no draws of weights are stored.
+        weight_names: Which weights these are.
+        draws: What draws predict, by name, [C, D, N, ...].
+        trace: What the sampler recorded at the kept draws, by name, [C, D].
+    """
 
     verdict: Verdict
     num_chains: int
-    num_draws: int  # of each chain
-    r_hat: np.ndarray = field(repr=False)  # the larger of that of the mean and of the spread
-    ess_bulk: np.ndarray = field(repr=False)  # the smaller, of all chains together
+    num_draws: int
+    r_hat: np.ndarray = field(repr=False)
+    ess_bulk: np.ndarray = field(repr=False)
     ess_tail: np.ndarray = field(repr=False)
-    monte_carlo_error: np.ndarray = field(repr=False)  # standard error of the predictive mean
+    monte_carlo_error: np.ndarray = field(repr=False)
     parts: dict[str, Part] = field(default_factory=dict, repr=False)
-    """By name: "mean" or "probability", "log_std" (the noise), "log_joint"; empty with fewer than 8 draws a chain."""
-    problems: tuple[str, ...] = ()  # sentences that name chains
-    doubts: tuple[str, ...] = ()  # why it is not good where R-hat alone would let it pass
+    problems: tuple[str, ...] = ()
+    doubts: tuple[str, ...] = ()
     stuck_chains: tuple[int, ...] = ()
-    odd_chain: int | None = None  # the one chain that disagrees with the others
-    acceptance: np.ndarray | None = None  # [C] mean probability
-    num_divergences: np.ndarray | None = None  # [C]
-    e_bfmi: np.ndarray | None = None  # [C], of samplers that record the energy of position and momentum
-    densities: dict[str, Convergence] = field(default_factory=dict, repr=False)  # of log joint, likelihood, prior
-    weight_space: Convergence | None = field(default=None, repr=False)  # [W], of some weights
+    odd_chain: int | None = None
+    acceptance: np.ndarray | None = None
+    num_divergences: np.ndarray | None = None
+    e_bfmi: np.ndarray | None = None
+    densities: dict[str, Convergence] = field(default_factory=dict, repr=False)
+    weight_space: Convergence | None = field(default=None, repr=False)
     weight_names: tuple[str, ...] = field(default=(), repr=False)
-    draws: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # predicted values, [C, D, N, ...]
-    trace: dict[str, np.ndarray] = field(default_factory=dict, repr=False)  # of the kept draws, [C, D]
+    draws: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
+    trace: dict[str, np.ndarray] = field(default_factory=dict, repr=False)
 
     @property
     def r_hat_of_inputs(self) -> np.ndarray:

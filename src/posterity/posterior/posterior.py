@@ -45,17 +45,29 @@ DRAWING = 2**28  # folded into the keys of draws, clear of what `fit` and sample
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Posterior:
-    """A family of weights with the model it belongs to. `predict` is what most people want."""
+    """A family of weights with the model it belongs to. `predict` is what most people want.
+
+    Attributes:
+        model: The model, as the method left it (tuned noise, for instance).
+        family: The weights: stored draws, or a distribution that draws are made from.
+        method: What inferred them.
+        receipt: What was done, to the digit; print it.
+        trace: What each chain recorded, by name, [C, R]: one entry a stride.
+        facts: What the method learned beside the weights, by name, for instance "log_evidence".
+        inputs: The training inputs, for distances of features.
+        calibration: Scores of the held-out rows, for out-of-distribution p-values. None: no rows were held out.
+        metadata: Values of the user's own, plain JSON, kept with the posterior.
+    """
 
     model: Model
     family: Family
     method: Any
     receipt: Receipt
-    trace: Trace  # name -> [C, R], one entry a stride
-    facts: dict[str, Any]  # what a method learned beside the weights, e.g. log_evidence
-    inputs: Any  # the training inputs, for feature distances
+    trace: Trace
+    facts: dict[str, Any]
+    inputs: Any
     calibration: Calibration | None = None
-    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)  # of the user's own, plain JSON
+    metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
 
     def __repr__(self) -> str:
         facts = self.receipt
@@ -81,6 +93,17 @@ class Posterior:
             seed: Of fresh draws; the same seed gives the same draws at any rows.
             memory: Bytes to stay within, about; draws on disk are read in pieces that fit.
             closed_form: Use Gaussian formulas where method and likelihood have them, instead of draws.
+
+        Examples:
+            >>> import numpy as np
+            >>> from posterity import Exact, Gaussian, Model, fit, linear
+            >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
+            >>> posterior = fit(Model(linear(), Gaussian(0.1)), Exact(), (x, 2.0 * x[:, 0]))
+            >>> prediction = posterior.predict(np.array([[0.5], [10.0]]))
+            >>> prediction.mean.round(1)
+            array([ 1. , 19.9], dtype=float32)
+            >>> bool(prediction.epistemic[0] < prediction.epistemic[1])  # 10 is far from the data
+            True
         """
         check_process()
         _check_memory(memory)
@@ -94,7 +117,21 @@ class Posterior:
         return Prediction(stream, self.calibration, None if usual else partial(self.predict, inputs, memory=memory))
 
     def diagnose(self, x: Any, *, seed: int = 0, memory: int = DEFAULT_MEMORY) -> Diagnosis:
-        """Whether the chains agree on what they predict at rows x, in numbers and, printed, in words."""
+        """Whether the chains agree on what they predict at rows x, in numbers and, printed, in words.
+
+        Args:
+            x: Inputs to judge at; those you will predict at.
+            seed: Of fresh draws.
+            memory: Bytes to stay within, about.
+
+        Examples:
+            >>> import numpy as np
+            >>> from posterity import Exact, Gaussian, Model, fit, linear
+            >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
+            >>> posterior = fit(Model(linear(), Gaussian(0.1)), Exact(), (x, 2.0 * x[:, 0]))
+            >>> posterior.diagnose(x).verdict  # draws of the closed form are not a Markov chain
+            'independent'
+        """
         return diagnose.diagnose(self, x, seed=seed, memory=memory)
 
     def calibrate(self, x: Any, score: Score | None = None) -> Posterior:

@@ -23,30 +23,53 @@ VERSIONS = ("posterity", "jax", "jaxlib", "numpyro", "optax", "blackjax")
 
 @dataclass(frozen=True)
 class Receipt:
-    """What was done, to the digit: enough to judge a posterior and to make it again."""
+    """What was done, to the digit: enough to judge a posterior and to make it again.
+
+    Attributes:
+        method: The method, with the settings that are not the default ones.
+        num_data: Rows it was trained on.
+        num_weights: Weights of the model, those held fixed included.
+        num_chains: Chains.
+        num_steps: Steps of each chain.
+        num_gradients: Passes over the data, of all chains together, those of the method it started from and of restarts
+            included.
+        step_size: The last of each chain; of samplers with a learning rate, the first and the last; or "none".
+        seconds: Wall time of the fit.
+        prior: The prior of the weights.
+        likelihood: The likelihood, with its settings.
+        temperature: The temperature that was targeted, or "not applicable".
+        tempering: "posterior" or "likelihood", or "not applicable".
+        seed: The seed of the fit.
+        devices: Devices it ran on, and for what.
+        precision: The precision of the arithmetic.
+        versions: Of this package and those it computes with, by name.
+        restarts: Chains that were stuck in warm-up and started again.
+        notes: What went other than planned, in sentences.
+        remarks: How the method ran on this model: which weights were integrated out, or why none were.
+        targets: A fingerprint of the targets of the training rows, by which an audit recognises that two fits saw the
+            same ones.
+    """
 
     method: str
     num_data: int
     num_weights: int
     num_chains: int
-    num_steps: int  # of each chain
-    num_gradients: int  # of all chains together, those of the method it started from and of restarts included
-    step_size: str  # the last of each chain; the first and last learning rate of samplers that have one; or "none"
+    num_steps: int
+    num_gradients: int
+    step_size: str
     seconds: float
     prior: str
     likelihood: str
-    temperature: float | str  # the one that was targeted, or "not applicable"
+    temperature: float | str
     tempering: str
     seed: int
     devices: str
     precision: str
     versions: dict[str, str]
-    restarts: int = 0  # of chains that were stuck in warm-up
+    restarts: int = 0
     notes: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
-    """How the method ran on this model: which weights were integrated out, or why none were."""
     targets: str = ""
-    """A fingerprint of the targets of the training rows, by which an audit knows that two fits saw the same ones."""
 
     def __str__(self) -> str:
         rows = [(f.name.replace("_", " "), getattr(self, f.name)) for f in dataclasses.fields(self)]

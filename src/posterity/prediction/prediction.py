@@ -32,6 +32,11 @@ class Prediction:
     """What the posterior says of the targets at N rows. Arrays have rows first: [N, ...].
 
     Classes are the numbers 0 .. C-1, whatever their labels are: places in the `classes_` of an estimator.
+
+    Args:
+        stream: Network outputs of the draws at these rows.
+        calibration: Scores of held-out rows, for p-values. None: there are none.
+        as_calibrated: Predicts these rows as the held-out ones were predicted. None: this prediction does so already.
     """
 
     def __init__(
@@ -40,7 +45,6 @@ class Prediction:
         calibration: Calibration | None = None,
         as_calibrated: Callable[[], Prediction] | None = None,
     ) -> None:
-        """`as_calibrated` predicts these rows as the held-out ones were predicted; None where this does so already."""
         self._stream = stream
         self._calibration = calibration
         self._as_calibrated = as_calibrated
@@ -108,7 +112,17 @@ class Prediction:
         return found[..., 0] if np.ndim(level) == 0 else found
 
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
-        """(lower, upper) of the central interval that holds the target with probability `level`."""
+        """(lower, upper) of the central interval that holds the target with probability `level`.
+
+        Examples:
+            >>> import numpy as np
+            >>> from posterity import Exact, Gaussian, Model, fit, linear
+            >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
+            >>> posterior = fit(Model(linear(), Gaussian(0.1)), Exact(), (x, 2.0 * x[:, 0]))
+            >>> lower, upper = posterior.predict(x[:3]).interval(0.9)
+            >>> lower.shape, bool((lower < upper).all())
+            ((3,), True)
+        """
         _check_level(level)
         both = self.quantile([(1 - level) / 2, (1 + level) / 2])
         return both[..., 0], both[..., 1]

@@ -203,7 +203,17 @@ class _BayesianEstimator(BaseEstimator):
 
 
 class BayesianRegressor(RegressorMixin, _BayesianEstimator):
-    __doc__ = "A Bayesian network that predicts a number, with its uncertainty.\n" + str(_BayesianEstimator.__doc__)
+    __doc__ = f"""A Bayesian network that predicts a number, with its uncertainty.
+{_BayesianEstimator.__doc__}
+    Examples:
+        >>> import numpy as np
+        >>> from posterity import MAP, BayesianRegressor
+        >>> X = np.linspace(-1.0, 1.0, 20)[:, None]
+        >>> model = BayesianRegressor(MAP(num_steps=100), hidden=()).fit(X, 2.0 * X[:, 0])
+        >>> mean, std = model.predict(X[:3], return_std=True)
+        >>> mean.shape, bool((std > 0).all())
+        ((3,), True)
+    """
 
     _task = "regression"
 

@@ -86,6 +86,14 @@ def fit(
         until: "good" or "usable": sample in rounds until the diagnosis says so, or the budget ends.
         at: Inputs to diagnose at; by default those held out, or a hundred of the rows.
         progress: Show a bar on standard error when it is a terminal.
+
+    Examples:
+        >>> import numpy as np
+        >>> from posterity import Exact, Gaussian, Model, fit, linear
+        >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
+        >>> posterior = fit(Model(linear(), Gaussian(0.1)), Exact(), (x, 2.0 * x[:, 0]))
+        >>> posterior
+        Posterior(Exact: 2 weights, 20 rows, 1 chains, fresh draws)
     """
     check_process()
     check_arguments(model, method, seed, chains, budget)

@@ -32,6 +32,15 @@ def load(path: str | Path, model: Model | None = None, *, memory: int = HELD_BYT
     Networks, likelihoods and priors of this package are rebuilt from the manifest; a network of your own is passed
     again in `model`, and checked against stored outputs. Draws that take at most `memory` bytes, by default 64 MB, are
     read now; more of them stay on disk, and predictions read them in pieces. `memory=0` leaves all of them there.
+
+    Examples:
+        >>> import numpy as np
+        >>> from posterity import Exact, Gaussian, Model, fit, linear, load
+        >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
+        >>> posterior = fit(Model(linear(), Gaussian(0.1)), Exact(), (x, 2.0 * x[:, 0]))
+        >>> posterior.save("line")
+        >>> load("line").predict(x).mean.shape
+        (20,)
     """
     check_process()
     if not (is_number(memory) and memory >= 0):

@@ -55,7 +55,16 @@ class FreeEnergy(NamedTuple):
 
 @records.record
 class BayesByBackprop(Descent):
-    """Mean-field variational inference: the independent Gaussians nearest to the posterior in KL(q || posterior)."""
+    """Mean-field variational inference: the independent Gaussians nearest to the posterior in KL(q || posterior).
+
+    Args:
+        num_samples: Draws of the weights per step.
+        minibatch_weights: How batches share the complexity, the divergence from the prior: "uniform", or "geometric":
+            the first batches of an epoch carry most of it.
+        initial_scale: Standard deviation of every weight at the start.
+        closed_form: Whether the log prior of weights with a normal prior is integrated exactly. False: it is sampled,
+            as that of other priors.
+    """
 
     card = Card(
         name="bayes_by_backprop",
@@ -73,10 +82,10 @@ class BayesByBackprop(Descent):
     )
 
     _: dataclasses.KW_ONLY
-    num_samples: int = 1  # draws of the weights per step
-    minibatch_weights: MinibatchWeights = "uniform"  # "geometric": the first batches of an epoch carry the complexity
-    initial_scale: Any = records.traced(default=0.05)  # standard deviation of every weight at the start
-    closed_form: bool = True  # False: sample the log prior of weights with a normal prior, too
+    num_samples: int = 1
+    minibatch_weights: MinibatchWeights = "uniform"
+    initial_scale: Any = records.traced(default=0.05)
+    closed_form: bool = True
 
     def __post_init__(self) -> None:
         super().__post_init__()

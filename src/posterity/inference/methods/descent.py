@@ -42,21 +42,26 @@ class DescentState(NamedTuple):
 
 @records.record
 class Descent(Method):
-    """Settings of an optimisation. Abstract: MAP, MCDropout and the others add theirs."""
+    """Settings of an optimisation. Abstract: MAP, MCDropout and the others add theirs.
+
+    Args:
+        num_steps: Steps of the optimiser.
+        learning_rate: A number or an optax schedule; per datum, as for SGD on a mean loss.
+        batch_size: Rows per step. None: 128, or all rows where there are fewer; "full": all rows.
+        num_epochs: Passes over the rows, instead of `num_steps`. None: `num_steps` counts.
+        optimizer: A function of the learning rate, such as `optax.adamw`, or an optax transformation, which then has
+            a learning rate of its own.
+        patience: With validation rows, the checks in a row that may find no better loss before a chain stops. There is
+            one per epoch or, where an epoch is shorter, one per hundredth of the run, at most 50 steps apart.
+    """
 
     _: dataclasses.KW_ONLY  # so that DeepEnsemble(10) has ten members, not ten steps
     num_steps: int = records.host(default=5_000)
-    learning_rate: Any = records.traced(
-        default=3e-3
-    )  # a number or an optax schedule; per datum, as for SGD on a mean loss
-    batch_size: int | str | None = records.host(
-        default=None
-    )  # None: 128, or all rows where there are fewer; "full": all rows
-    num_epochs: int | None = records.host(default=None)  # instead of num_steps
-    optimizer: Any = optax.adam  # a function of the learning rate, or an optax transformation (then that one's rate)
+    learning_rate: Any = records.traced(default=3e-3)
+    batch_size: int | str | None = records.host(default=None)
+    num_epochs: int | None = records.host(default=None)
+    optimizer: Any = optax.adam
     patience: int = records.host(default=10)
-    # With validation rows: looks in a row without a better loss before a chain stops. There is one per epoch or, where
-    # an epoch is shorter, one per hundredth of the run, at most 50 steps apart.
     start: Any = records.host(default=None)
 
     def __post_init__(self) -> None:

@@ -48,7 +48,12 @@ class ExactInfo(NamedTuple):
 
 @records.record
 class Exact(Method):
-    """The posterior in closed form: a network affine in its weights, Gaussian(scale), a Gaussian prior."""
+    """The posterior in closed form: a network affine in its weights, Gaussian(scale), a Gaussian prior.
+
+    Args:
+        start: Gives the values of the weights that are held fixed; its other weights are ignored. None: the network's
+            own initialisation.
+    """
 
     card = Card(
         name="exact",
@@ -65,7 +70,7 @@ class Exact(Method):
     )
 
     _: dataclasses.KW_ONLY
-    start: Any = records.host(default=None)  # only the weights held fixed matter
+    start: Any = records.host(default=None)
 
     anytime = False
     holds_scales = True

@@ -45,7 +45,13 @@ HeadChoice = Literal["integrated", "sampled"]
 
 
 class Headed(Method):
-    """A method whose trajectories move all weights, or all but a linear head that has an exact conditional."""
+    """A method whose trajectories move all weights, or all but a linear head that has an exact conditional.
+
+    Args:
+        head: "integrated": a linear head is drawn from its exact conditional and only the other weights are sampled,
+            where that is possible (the receipt has the reason where it is not). "sampled": all weights are sampled
+            alike.
+    """
 
     head: HeadChoice = "integrated"
 

@@ -60,7 +60,24 @@ class HMCState(NamedTuple):
 
 @records.record
 class HMC(Hamiltonian):
-    """Full-batch HMC: the reference for all other methods. Draws are repeated where a proposal is rejected."""
+    """Full-batch HMC: the reference for all other methods. Draws are repeated where a proposal is rejected.
+
+    Args:
+        num_draws: Draws kept, per chain.
+        num_burn_in: Steps that are discarded, and in which the step size adapts.
+        step_size: Step of the leapfrog, in units of weights. With one prior width it is that of the paper; with
+            several, that of a weight of width s, the geometric mean of all widths, and weight i moves r_i = s_i / s
+            times as far. None: adapted in burn-in to `target_acceptance`.
+        trajectory_length: Of each proposal, in the same units. None: (pi / 2) s. It must be given where a prior has no
+            finite variance; every weight then has unit mass.
+        jitter: Trajectories are stretched by factors spread evenly over [1 - jitter, 1 + jitter], or they can resonate;
+            0 repeats a published run. The factor depends on the step alone, so that chains of one step size run side by
+            side without waiting.
+        target_acceptance: The acceptance probability that the step size adapts to.
+        max_leapfrog: Most leapfrog steps of a trajectory with an adapted step size. A step size that collapses then
+            shortens its trajectories, which is still a valid sampler but a slow one. A given step size has no limit.
+        thin: Keep every thin-th step.
+    """
 
     card = Card(
         name="hmc",
@@ -81,26 +98,17 @@ class HMC(Hamiltonian):
         compared=True,
     )
 
-    num_draws: int = records.host(default=100)  # kept, per chain
+    num_draws: int = records.host(default=100)
     _: dataclasses.KW_ONLY
-    num_burn_in: int = records.host(default=50)  # steps that are thrown away, and in which the step size adapts
+    num_burn_in: int = records.host(default=50)
     step_size: float | None = records.traced(default=None)
-    # In units of weights: with one prior width the paper's. With several, that of a weight of width s, the geometric
-    # mean of all widths; weight i moves r_i = s_i / s times as far. None: adapted in burn-in to `target_acceptance`.
     trajectory_length: float | None = records.traced(default=None)
-    # In the same units. None: (pi / 2) s. Given where a prior has no finite variance: unit mass for every weight.
     jitter: float = records.traced(default=0.5)
-    # Trajectories are stretched by factors spread evenly over [1 - jitter, 1 + jitter], or they can resonate; 0 repeats
-    # a published run. The factor depends on the step alone: chains of one step size run side by side without waiting.
     target_acceptance: float = records.traced(default=0.8)
     max_leapfrog: int = records.traced(default=10_000)
-    # An adapted step size never takes more leapfrog steps than this: a collapsing one shortens its trajectories, which
-    # stays a valid sampler but a slow one. A given step size is not held back.
-    thin: int = records.host(default=1)  # keep every thin-th step
+    thin: int = records.host(default=1)
     start: Any = records.host(default=None)
     head: HeadChoice = "integrated"
-    """"integrated": a linear head is drawn from its exact conditional and only the other weights are sampled, where
-    that is possible (the receipt has the reason where it is not); "sampled": all weights are sampled alike."""
 
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_leapfrog=1)

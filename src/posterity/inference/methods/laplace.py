@@ -64,6 +64,20 @@ class Laplace(Method):
     """A Gaussian at the mode with the curvature there; one pass over the rows.
 
     With several chains, as from start=DeepEnsemble(), the posterior is the equal mixture of Gaussians at their modes.
+
+    Args:
+        start: Finds the mode: a method, a Posterior, or trained weights.
+        weights: Which weights get a spread: "all", "last_layer" (the last dense one), or path patterns such as
+            "layer_1/*".
+        matrix: Their precision: "full", "kronecker" (a block for each dense layer) or "diagonal".
+        newton: Whether to take a Gauss-Newton step from the start where it is not at the mode and the step raises the
+            log joint.
+        batch_size: Rows per step. None: 256, or all rows where there are fewer; "full": all rows. The result is the
+            same for any, up to noise where the Fisher information is sampled: for `NegativeBinomial`, and for numbers
+            or counts of a `likelihood` of your own.
+        tune: ("prior",), ("noise",) or both: scales that maximise the evidence.
+        num_rounds: Times to find the mode and tune, each from the last. A round that ends in less evidence than the one
+            before, by more than 0.05 for each target, is not kept.
     """
 
     card = Card(
@@ -82,18 +96,13 @@ class Laplace(Method):
     )
 
     _: dataclasses.KW_ONLY
-    start: Any = records.host(default=MAP())  # finds the mode: a method, a Posterior, or trained weights
+    start: Any = records.host(default=MAP())
     weights: str | tuple[str, ...] = "all"
-    """Which weights get a spread: "all", "last_layer" (the last dense one), or path patterns such as "layer_1/*"."""
     matrix: Matrix = "full"
-    """Their precision: "full", "kronecker" (a block for each dense layer) or "diagonal"."""
     newton: bool = True
-    """Take a Gauss-Newton step from the start where it is not at the mode and the step raises the log joint."""
-    batch_size: int | str | None = records.host(default=None)  # rows per step; changes sampled Fisher matrices alone
-    tune: tuple[str, ...] = records.host(
-        default=()
-    )  # ("prior",), ("noise",) or both: scales that maximise the evidence
-    num_rounds: int = records.host(default=1)  # times to find the mode and tune, each from the last; see _unless_worse
+    batch_size: int | str | None = records.host(default=None)
+    tune: tuple[str, ...] = records.host(default=())
+    num_rounds: int = records.host(default=1)
 
     holds_scales = True
 

@@ -49,7 +49,15 @@ class DropoutVariables(NamedTuple):
 
 @records.record
 class MCDropout(Descent):
-    """Dropout on, in training and in prediction. The network says where: mlp(..., dropout=0.1)."""
+    """Dropout on, in training and in prediction. The network says where: mlp(..., dropout=0.1).
+
+    Args:
+        num_masks: Masks for each datum and step of training.
+        per_row: True: each row is predicted with masks of its own. False: a draw is one mask for all rows, which is one
+            draw of the weights.
+        rates: For a network of your own, the dropout rate before each weight: one number, or {path pattern: rate}.
+            None: those of a built-in network, 0 in any other.
+    """
 
     card = Card(
         name="mc_dropout",
@@ -68,9 +76,9 @@ class MCDropout(Descent):
     )
 
     _: dataclasses.KW_ONLY
-    num_masks: int = 1  # for each datum and step of training
-    per_row: bool = False  # in prediction: masks of its own for each row, instead of one draw of weights for all
-    rates: Any = None  # for networks not ours: the rate before each weight, one number or {path pattern: rate}
+    num_masks: int = 1
+    per_row: bool = False
+    rates: Any = None
 
     targets_temperature = False
     holds_scales = True

@@ -18,37 +18,55 @@ class Result(NamedTuple):
     """What a method ends in: weights, and where it changed the model (tuned noise) or learned a fact, those too."""
 
     family: Family
+    """The weights."""
     model: Model
+    """The model they belong to: the one that was given, or the one it became."""
     facts: dict[str, Any] | None = None
+    """What was learned beside the weights, by name, for `posterior.facts`; None: nothing."""
 
 
 class Execution(NamedTuple):
     """How the programs of a run are compiled for one method, model and data."""
 
-    float64: bool = False  # parts of them compute in float64, also where JAX is set to float32
-    in_turn: bool = False  # chains of a device run one after the other, not side by side
-    remarks: tuple[str, ...] = ()  # lines for the receipt
+    float64: bool = False
+    """Whether parts of them compute in float64, also where JAX is set to float32."""
+    in_turn: bool = False
+    """Whether the chains of a device run one after the other, not side by side."""
+    remarks: tuple[str, ...] = ()
+    """Lines for the receipt."""
 
 
 class Method:
     """The contract of a method. Subclasses are records and final; their fields are the settings a user may choose.
 
-    `start` says where chains begin: another method (fitted first), a Posterior, weights, or None for the network's own
-    initialisation.
+    Args:
+        start: Where chains begin: another method, which is fitted first, a Posterior, or weights. None: the network's
+            own initialisation.
     """
 
-    card: ClassVar[Card] = Card()  # what people need to know of it; a method offered by name has one of its own
+    card: ClassVar[Card] = Card()
+    """What people need to know of it; a method offered by name has one of its own."""
     start: Any = None
     default_chains: int = 1
-    targets_temperature: bool = True  # False: a point estimate, or another objective than the tempered posterior
-    uses_prior: bool = True  # so that tempering the likelihood alone moves its optimum
-    told_apart_by_start: bool = False  # chains from the same weights would be copies, but for the order of batches
-    holds_scales: bool = False  # a prior's learned scales stay where they begin: a joint peak says nothing of them
-    anytime: bool = True  # a run cut short by Ctrl-C or a budget still ends in a family
-    num_members: int | None = None  # of an ensemble, where each is a chain; None: any number of chains will do
-    patience: int = 10  # looks at validation rows without a better loss before a chain stops
-    step_size: Any = None  # of a sampler, where the user gave one
-    adjusted: bool = True  # steps that fail a test are rejected, so that an acceptance rate says something
+    """Chains where neither `fit` nor the start asks for more."""
+    targets_temperature: bool = True
+    """False: a point estimate, or another objective than the tempered posterior."""
+    uses_prior: bool = True
+    """Whether the prior is part of the objective, so that tempering the likelihood alone moves its optimum."""
+    told_apart_by_start: bool = False
+    """Whether chains from the same weights would be copies, but for the order of batches."""
+    holds_scales: bool = False
+    """Whether a prior's learned scales stay where they begin: a joint peak says nothing of them."""
+    anytime: bool = True
+    """Whether a run cut short by Ctrl-C or a budget still ends in a family."""
+    num_members: int | None = None
+    """Of an ensemble, where each member is a chain; None: any number of chains will do."""
+    patience: int = 10
+    """Checks on the validation rows without a better loss before a chain stops."""
+    step_size: Any = None
+    """Of a sampler, where the user gave one."""
+    adjusted: bool = True
+    """Whether steps that fail a test are rejected, so that there is an acceptance rate to judge."""
 
     def __repr__(self) -> str:
         """The settings that are not the default ones; functions by their names, so that it reads the same each time."""

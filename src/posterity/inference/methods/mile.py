@@ -96,7 +96,20 @@ class Point(NamedTuple):
 
 @records.record
 class MILE(Sampler):
-    """Microcanonical Langevin ensembles: one chain from each member, all in one program."""
+    """Microcanonical Langevin ensembles: one chain from each member, all in one program.
+
+    Args:
+        num_draws: Draws kept, per member.
+        num_burn_in: Steps that tune step size and length and are discarded.
+        thin: Keep every thin-th step. None: 5, or 1 where `adjusted`.
+        step_size: Step of the integrator, e, in units of weights. None: tuned.
+        length: L, the distance over which the velocity is forgotten, in units of weights. None: tuned.
+        adjusted: Whether steps are accepted or repeated, so that draws are exact.
+        target_acceptance: The acceptance probability that the adjusted variant tunes e for, in a further phase.
+        max_trajectory: Most steps of an adjusted trajectory.
+        start: One chain begins at each member: an ensemble, which is trained first, another method, a Posterior, or
+            weights. None: the network's own initialisation.
+    """
 
     card = Card(
         name="mile",
@@ -120,17 +133,15 @@ class MILE(Sampler):
         compared=True,
     )
 
-    num_draws: int = records.host(default=500)  # kept, per member
+    num_draws: int = records.host(default=500)
     _: dataclasses.KW_ONLY
-    num_burn_in: int = records.host(default=2_000)  # steps that tune and are thrown away
-    thin: int | None = records.host(default=None)  # keep every thin-th step; None: 5, adjusted 1
-    step_size: float | None = records.traced(default=None)  # e, in units of weights; None: tuned
-    length: float | None = records.traced(
-        default=None
-    )  # L, in units of weights: where velocity is forgotten; None: tuned
-    adjusted: bool = False  # accept or repeat, so that draws are exact
-    target_acceptance: float = records.traced(default=0.9)  # of the adjusted variant
-    max_trajectory: int = records.traced(default=1_000)  # steps of an adjusted one
+    num_burn_in: int = records.host(default=2_000)
+    thin: int | None = records.host(default=None)
+    step_size: float | None = records.traced(default=None)
+    length: float | None = records.traced(default=None)
+    adjusted: bool = False
+    target_acceptance: float = records.traced(default=0.9)
+    max_trajectory: int = records.traced(default=1_000)
     start: Any = records.host(default=DeepEnsemble(num_members=8))
 
     def __post_init__(self) -> None:

@@ -62,7 +62,16 @@ class NUTSState(NamedTuple):
 
 @records.record
 class NUTS(Hamiltonian):
-    """HMC that chooses the length of each trajectory and adapts a diagonal mass matrix in warm-up."""
+    """HMC that chooses the length of each trajectory and adapts a diagonal mass matrix in warm-up.
+
+    Args:
+        num_draws: Draws kept, per chain.
+        num_burn_in: Steps that adapt step size and mass matrix and are discarded.
+        target_acceptance: The acceptance probability, a mean over the trajectory, that the step size adapts to.
+        step_size: Step of the leapfrog, in units of sqrt(M^-1), the widths learned in warm-up. None: adapted then.
+        thin: Keep every thin-th step.
+        max_depth: A trajectory has at most 2^max_depth - 1 leapfrog steps.
+    """
 
     card = Card(
         name="nuts",
@@ -82,17 +91,15 @@ class NUTS(Hamiltonian):
         is_sampler=True,
     )
 
-    num_draws: int = records.host(default=1_000)  # kept, per chain
+    num_draws: int = records.host(default=1_000)
     _: dataclasses.KW_ONLY
-    num_burn_in: int = records.host(default=1_000)  # steps that adapt and are thrown away
+    num_burn_in: int = records.host(default=1_000)
     target_acceptance: float = records.traced(default=0.8)
-    step_size: float | None = records.traced(default=None)  # in units of sqrt(M^-1); None: adapted in warm-up
-    thin: int = records.host(default=1)  # keep every thin-th step
+    step_size: float | None = records.traced(default=None)
+    thin: int = records.host(default=1)
     start: Any = records.host(default=None)
-    max_depth: int = 10  # a trajectory has at most 2^max_depth - 1 leapfrog steps
+    max_depth: int = 10
     head: HeadChoice = "integrated"
-    """"integrated": a linear head is drawn from its exact conditional and only the other weights are sampled, where
-    that is possible (the receipt has the reason where it is not); "sampled": all weights are sampled alike."""
 
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_depth=1)

@@ -90,7 +90,13 @@ class MLE(PointEstimate):
 
 @records.record
 class DeepEnsemble(PointEstimate):
-    """MAP from several starts in one program; `anchored` members are drawn to a sample of the prior each."""
+    """MAP from several starts in one program.
+
+    Args:
+        num_members: Networks that are trained, side by side; each is a chain.
+        anchored: Whether the prior of each member is centred at a draw of its own from the prior, so that members
+            spread as the prior does where there are no data.
+    """
 
     card = Card(
         name="deep_ensemble",

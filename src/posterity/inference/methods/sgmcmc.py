@@ -59,22 +59,30 @@ class LangevinInfo(NamedTuple):
 
 @records.record
 class Langevin(Sampler):
-    """Settings that SGLD and SGHMC share. Abstract."""
+    """Settings that SGLD and SGHMC share. Abstract.
 
-    num_draws: int = records.host(default=500)  # kept, per chain
+    Args:
+        num_draws: Draws kept, per chain.
+        num_burn_in: Steps that are discarded, and in which a preconditioner is learned.
+        thin: Keep every thin-th step.
+        learning_rate: Per datum, as for SGD on a mean loss; with a preconditioner as for RMSprop.
+        batch_size: Rows per step. None: 128, or all rows where there are fewer; "full": all rows.
+        schedule: "constant", or "decreasing": learning_rate (1 + t / b)^-gamma at step t. Draws of a decreasing
+            schedule count equally, which converges for decay_power < 1 (Teh et al. 2016).
+        decay_offset: b of a decreasing schedule, in steps from the beginning of the run.
+        decay_power: gamma of a decreasing schedule; 1/3 has the best rate of convergence (Teh et al. 2016).
+        preconditioner: "rmsprop": one learning rate for each weight, learned in burn-in. None: the same for all.
+    """
+
+    num_draws: int = records.host(default=500)
     _: dataclasses.KW_ONLY
-    num_burn_in: int = records.host(
-        default=5_000
-    )  # steps that are thrown away, and in which a preconditioner is learned
-    thin: int = records.host(default=20)  # keep every thin-th step
-    learning_rate: float = records.traced(default=1e-3)  # per datum; with a preconditioner as for RMSprop
-    batch_size: int | str | None = records.host(
-        default=None
-    )  # None: 128, or all rows where there are fewer; "full": all
+    num_burn_in: int = records.host(default=5_000)
+    thin: int = records.host(default=20)
+    learning_rate: float = records.traced(default=1e-3)
+    batch_size: int | str | None = records.host(default=None)
     schedule: Literal["constant", "decreasing"] = "constant"
-    # Draws of a decreasing schedule count equally, which converges for decay_power < 1 (Teh et al. 2016).
-    decay_offset: float = records.traced(default=1_000.0)  # b, in steps from the beginning of the run
-    decay_power: float = records.traced(default=1 / 3)  # gamma; 1/3 has the best rate of convergence (Teh et al. 2016)
+    decay_offset: float = records.traced(default=1_000.0)
+    decay_power: float = records.traced(default=1 / 3)
     preconditioner: Literal["rmsprop"] | None = None
     start: Any = records.host(default=None)
 
@@ -126,7 +134,12 @@ class SGLD(Langevin):
 
 @records.record
 class SGHMC(Langevin):
-    """Stochastic-gradient HMC: SGD with momentum, and noise. The momentum is never redrawn; friction wears it off."""
+    """Stochastic-gradient HMC: SGD with momentum, and noise. The momentum is never redrawn; friction wears it off.
+
+    Args:
+        learning_rate: Per datum, as for SGD on a mean loss; in the long run steps are 1 / (1 - momentum) times as long.
+        momentum: Share of the momentum that a step keeps, beta = 1 - friction.
+    """
 
     card = Card(
         name="sghmc",
@@ -146,10 +159,8 @@ class SGHMC(Langevin):
     )
 
     _: dataclasses.KW_ONLY
-    learning_rate: float = records.traced(
-        default=1e-4
-    )  # per datum; in the long run steps are 1 / (1 - momentum) as long
-    momentum: float = records.traced(default=0.9)  # beta = 1 - friction
+    learning_rate: float = records.traced(default=1e-4)
+    momentum: float = records.traced(default=0.9)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -162,7 +173,18 @@ BASES: dict[str, type[Langevin]] = {"sgld": SGLD, "sghmc": SGHMC}
 
 @records.record
 class Cyclical(Sampler):
-    """A cosine learning rate that starts anew each cycle, around SGLD or SGHMC: explore, then sample."""
+    """A cosine learning rate that starts anew each cycle, around SGLD or SGHMC: explore, then sample.
+
+    Args:
+        base: "sgld", "sghmc", or such a method with settings, as SGHMC(learning_rate=...). Each cycle begins at its
+            learning rate; its batch size, momentum and preconditioner (learned while exploring, frozen while sampling)
+            apply; its `num_draws`, `num_burn_in` and `thin` are ignored.
+        num_cycles: Cycles of each chain.
+        cycle_length: Steps of a cycle, K.
+        exploration: Share of a cycle without noise, from which no draws are kept.
+        draws_per_cycle: Draws kept at the end of each cycle.
+        thin: Steps between these draws.
+    """
 
     card = Card(
         name="cyclical",
@@ -186,14 +208,12 @@ class Cyclical(Sampler):
     )
 
     base: Any = records.traced(default="sgld")
-    # "sgld", "sghmc", or e.g. SGHMC(learning_rate=...), whose learning rate begins each cycle and whose batch size,
-    # momentum and preconditioner (learned while exploring, frozen while sampling) hold; its counts do not.
     _: dataclasses.KW_ONLY
     num_cycles: int = records.host(default=10)
-    cycle_length: int = records.traced(default=2_000)  # steps, K
-    exploration: float = records.traced(default=0.5)  # share of a cycle without noise
-    draws_per_cycle: int = records.host(default=10)  # kept, at the end of each cycle
-    thin: int = records.host(default=20)  # steps between these draws
+    cycle_length: int = records.traced(default=2_000)
+    exploration: float = records.traced(default=0.5)
+    draws_per_cycle: int = records.host(default=10)
+    thin: int = records.host(default=20)
     start: Any = records.host(default=None)
 
     def __post_init__(self) -> None:

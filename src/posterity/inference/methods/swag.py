@@ -59,7 +59,19 @@ class SWAGState(NamedTuple):
 
 @records.record
 class SWAG(Descent):
-    """A Gaussian fitted to the snapshots of SGD around an optimum; several chains give multi-SWAG."""
+    """A Gaussian fitted to the snapshots of SGD around an optimum; several chains give multi-SWAG.
+
+    Args:
+        learning_rate: A constant; its size sets the width of the Gaussian. None: 0.5 / the largest curvature of the
+            loss at the start.
+        batch_size: Rows per step. None: 128, or a quarter of the rows where there are fewer than 512, since full
+            batches have no noise; "full": all rows.
+        optimizer: A function of the learning rate, or an optax transformation, which then has a learning rate of its
+            own. By default SGD with momentum 0.9.
+        snapshot_every: Steps between snapshots. None: one snapshot per epoch.
+        rank: Deviations kept; fewer where the run has fewer snapshots.
+        start: Where the trajectory begins: a method, which is fitted first, a Posterior, or trained weights.
+    """
 
     card = Card(
         name="swag",
@@ -81,12 +93,10 @@ class SWAG(Descent):
 
     _: dataclasses.KW_ONLY
     learning_rate: Any = records.traced(default=None)
-    """Constant: its size sets the width of the Gaussian. None: 0.5 / the largest curvature of the loss at the start."""
     batch_size: int | str | None = records.host(default=None)
-    """Rows of a step; None: 128, or a quarter of the rows where they are fewer than 512."""
     optimizer: Any = sgd_with_momentum
-    snapshot_every: int | None = None  # steps; None: one snapshot an epoch
-    rank: int = 20  # deviations kept; fewer where the run has fewer snapshots
+    snapshot_every: int | None = None
+    rank: int = 20
     start: Any = records.host(default=MAP())
 
     targets_temperature = False
