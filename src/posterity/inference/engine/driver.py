@@ -137,8 +137,7 @@ def run_job(
         # A budget is for all stages: those before the last may use half of it, those before the one before a quarter.
         deadline = None if budget is None else begun + budget / 2 ** (len(stages) - 1 - number)
         phases, start, execution = schedule(stage, start if posterior is None else starting_point(stage))
-        with double_precision(execution.float64):
-            run = _run_stage(stage, store, phases, start, deadline, progress)
+        run = _run_stage(stage, store, phases, start, deadline, progress)
         if run.progress.ended == "interrupted" and not is_last:
             names = [type(each.method).__name__ for each in stages[number : number + 2]]
             kept = "resume() goes on with it" if store is not None else "give fit a store to go on later"
@@ -163,8 +162,7 @@ def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
         )
     job = job.after(before)
     phases, start, execution = schedule(job, starting_point(job))
-    with double_precision(execution.float64):
-        run = _restored(phases[0], start, checkpoint, job.num_chains)
+    run = _restored(phases[0], start, checkpoint, job.num_chains)
     num_steps = run.progress.num_steps
     if run.progress.phase < len(phases) and phases[run.progress.phase].phase.adapt:
         run = run._replace(draws=())  # they serve the adaptation alone
@@ -305,8 +303,9 @@ def _first_run(session: Session, phases: Sequence[ScheduledPhase], start: Start)
 
 
 def _restored(first: ScheduledPhase, start: Start, checkpoint: Checkpoint, num_chains: int) -> Run:
-    template = jax.eval_shape(partial(chains_at_start, first.layout), first.shared, *start)
-    return checkpoint.restore(template, num_chains, first.layout.mesh)
+    with double_precision(first.layout.float64):
+        template = jax.eval_shape(partial(chains_at_start, first.layout), first.shared, *start)
+        return checkpoint.restore(template, num_chains, first.layout.mesh)
 
 
 def _note_same_start(session: Session, phases: Sequence[ScheduledPhase], run: Run, free: Params) -> Run:

@@ -17,7 +17,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from posterity.core import pytrees
-from posterity.core.devices import compiler_options, jit_once, place
+from posterity.core.devices import compiler_options, double_precision, jit_once, place
 from posterity.core.types import Array, Batch, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.data.batches import batch_width, clock, num_batches, pick_rows, take_rows
@@ -37,6 +37,7 @@ class Layout(NamedTuple):
     keep: bool
     capacity: int  # strides a segment can hold
     in_turn: bool  # the chains of a device run one after the other, not side by side
+    float64: bool  # parts of the program compute in float64, also where JAX is set to float32
 
 
 SEGMENT_RECORDS = 1024
@@ -80,7 +81,9 @@ class Span(NamedTuple):
     phase: Any
 
 
-def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params, in_turn: bool, keeps: bool) -> Layout:
+def layout_of(
+    mesh: Mesh, phase: Phase, num_rows: int, free: Params, keeps: bool, *, in_turn: bool, float64: bool
+) -> Layout:
     """The program a phase needs: its batches, and as many strides as kept draws leave room for.
 
     `keeps`: some phase of the run keeps draws. Where they take little room the others run the same program, and what
@@ -92,7 +95,7 @@ def layout_of(mesh: Mesh, phase: Phase, num_rows: int, free: Params, in_turn: bo
     batches = num_batches(num_rows, phase.batch_size)
     splits = mesh.shape["data"]
     width = -(-batch_width(num_rows, phase.batch_size) // splits) * splits
-    return Layout(mesh, num_rows, batches, width, phase.shuffle, keep, capacity, in_turn)
+    return Layout(mesh, num_rows, batches, width, phase.shuffle, keep, capacity, in_turn, float64)
 
 
 def place_rows(layout: Layout, rows: Dataset) -> Batch:
@@ -163,7 +166,13 @@ def chains_at_start(layout: Layout, shared: Shared, keys: Key, params: Params, f
     return _over_chains(layout, one, shared, (keys, params, fixed))
 
 
-begin = jit_once(chains_at_start, static_argnames="layout")
+_begin = jit_once(chains_at_start, static_argnames="layout")
+
+
+def begin(layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Params) -> Chains:
+    """Compute the first state of each chain."""
+    with double_precision(layout.float64):
+        return _begin(layout, shared, keys, params, fixed)
 
 
 def advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tuple[Chains, Any, Any]:
@@ -172,7 +181,8 @@ def advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tuple
     Returns the chains, the mean Info of each stride [C, R], and the kept parameters [C, R, ...] (None if not kept).
     """
     traced = Span(*(np.asarray(number) for number in span))
-    return compiled_advance(layout.in_turn)(layout, shared, chains, traced)
+    with double_precision(layout.float64):
+        return compiled_advance(layout.in_turn)(layout, shared, chains, traced)
 
 
 @cache
@@ -224,9 +234,14 @@ def _advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tupl
     return _over_chains(layout, one, shared, chains)
 
 
-@partial(jit_once, static_argnames="layout", donate_argnames="chains")
-def adapt(layout: Layout, shared: Shared, chains: Chains, draws: Params, phase: Array, num_steps: Array) -> Chains:
+def adapt(layout: Layout, shared: Shared, chains: Chains, draws: Params, phase: Any, num_steps: Any) -> Chains:
     """Where a phase ends: let each chain look at what the phase kept and change its settings."""
+    with double_precision(layout.float64):
+        return _adapt(layout, shared, chains, draws, phase, num_steps)
+
+
+@partial(jit_once, static_argnames="layout", donate_argnames="chains")
+def _adapt(layout: Layout, shared: Shared, chains: Chains, draws: Params, phase: Array, num_steps: Array) -> Chains:
 
     def one(shared: Shared, chain_and_draws: tuple[Chains, Params]) -> Chains:
         chain, kept = chain_and_draws
@@ -251,9 +266,14 @@ def _buffers(kernel: Kernel, layout: Layout, data: Batch, chain: Chains, kept: A
     return infos, draws
 
 
-@partial(jax.jit, donate_argnames="old")
-def replace_chains(which: Array, old: Chains, fresh: Chains) -> Chains:
+def replace_chains(layout: Layout, which: np.ndarray, old: Chains, fresh: Chains) -> Chains:
     """The fresh chains where `which` says so, the old ones elsewhere."""
+    with double_precision(layout.float64):
+        return _replace_chains(which, old, fresh)
+
+
+@partial(jax.jit, donate_argnames="old")
+def _replace_chains(which: Array, old: Chains, fresh: Chains) -> Chains:
 
     def choose(before: Array, after: Array) -> Array:
         return jnp.where(which.reshape(-1, *[1] * (before.ndim - 1)), after, before)

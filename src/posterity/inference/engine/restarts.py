@@ -50,7 +50,7 @@ def restart_stuck(session: Session, here: ScheduledPhase, run: Run) -> Run:
         names = ", ".join(map(str, np.flatnonzero(stuck)))
         where = "" if here.shared.method.start is None else " from the network's own initialisation, not from start"
         run = run._replace(
-            chains=replace_chains(filled, run.chains, again.chains),
+            chains=replace_chains(here.layout, filled, run.chains, again.chains),
             trace=(_replaced(stuck, run.history(), again.history()),),
         ).note(
             f"chain {names} was stuck in warm-up and started afresh{where} (attempt {attempt})",

@@ -39,7 +39,7 @@ def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start, Execu
     rows: dict[bool, Batch] = {}  # split over devices or whole on each, as phases need them
     scheduled, offset = [], 0
     for number, phase in enumerate(phases):
-        layout = layout_of(mesh, phase, num_rows, start.free, in_turn, keeps)
+        layout = layout_of(mesh, phase, num_rows, start.free, keeps, in_turn=in_turn, float64=execution.float64)
         picks = layout.batches > 1
         if picks not in rows:
             rows[picks] = place_rows(layout, data)
