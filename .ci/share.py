@@ -8,6 +8,7 @@ commit chooses one, so that all of them get their turn as commits follow each ot
 parent commit: where it fails there too, or where there is no parent to run, it is reported, and this change passes.
 """
 
+import itertools
 import json
 import math
 import os
@@ -47,7 +48,7 @@ def cut(seconds: Sequence[float], target: float) -> list[range]:
         past += one
     for k in range(count):  # a slice without an item, beside one that is longer than a slice
         ends[k + 1] = max(ends[k], ends[k + 1])
-    return [range(first, last) for first, last in zip(ends, ends[1:], strict=False) if last > first]
+    return [range(first, last) for first, last in itertools.pairwise(ends) if last > first]
 
 
 def choose(tests: Sequence[str], durations: dict[str, float], commit: str) -> tuple[list[str], str]:
@@ -56,7 +57,9 @@ def choose(tests: Sequence[str], durations: dict[str, float], commit: str) -> tu
     slices = cut(seconds, PROCESSES * SLICE)
     k = int(commit, 16) % len(slices)
     minutes = sum(seconds[i] for i in slices[k]) / PROCESSES / 60
-    words = f"share {k + 1} of {len(slices)}: {len(slices[k])} of {len(tests)} tests, about {math.ceil(minutes)} minutes"
+    words = (
+        f"share {k + 1} of {len(slices)}: {len(slices[k])} of {len(tests)} tests, about {math.ceil(minutes)} minutes"
+    )
     return [tests[i] for i in slices[k]], words
 
 
@@ -167,7 +170,7 @@ def run() -> int:
 def record(report: Path) -> None:
     """Keep the mean seconds of the tests of each function, from a JUnit report; other functions stay as they are."""
     seconds: dict[str, list[float]] = {}
-    for case in ElementTree.parse(report).iter("testcase"):
+    for case in ElementTree.parse(report).iterfind(".//testcase[@classname]"):
         path = case.attrib["classname"].replace(".", "/") + ".py"
         seconds.setdefault(function(f"{path}::{case.attrib['name']}"), []).append(float(case.attrib["time"]))
     durations = json.loads(DURATIONS.read_text()) if DURATIONS.exists() else {}
