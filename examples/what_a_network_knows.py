@@ -34,7 +34,7 @@ def measure(x):
 
 x = np.sort(np.concatenate([rng.uniform(-2, -0.4, 45), rng.uniform(0.6, 2, 45)]))[:, None]
 y = measure(x)
-grid = np.linspace(-3.5, 3.5, 141)[:, None]
+grid = np.linspace(-3.5, 3.5, 71)[:, None]
 
 # %% [markdown]
 # ## A model
@@ -42,7 +42,7 @@ grid = np.linspace(-3.5, 3.5, 141)[:, None]
 # size one: together they say which curves are plausible before the first measurement.
 
 # %%
-model = Model(mlp((12,), activation="tanh"), HeteroscedasticGaussian(), Normal(0.0, 1.0))
+model = Model(mlp((8,), activation="tanh"), HeteroscedasticGaussian(), Normal(0.0, 1.0))
 
 # %% [markdown]
 # ## Three posteriors
@@ -50,8 +50,8 @@ model = Model(mlp((12,), activation="tanh"), HeteroscedasticGaussian(), Normal(0
 # up to its Monte Carlo error, which the diagnosis reports.
 
 # %%
-start = MAP(num_steps=1500, learning_rate=1e-2, batch_size="full")
-methods = {"MAP": start, "Laplace": Laplace(start=start), "HMC": HMC(num_draws=150, num_burn_in=100)}
+start = MAP(num_steps=1000, learning_rate=1e-2, batch_size="full")
+methods = {"MAP": start, "Laplace": Laplace(start=start), "HMC": HMC(num_draws=100, num_burn_in=60)}
 posteriors = {name: fit(model, method, (x, y), holdout=0.1) for name, method in methods.items()}
 print(posteriors["HMC"].diagnose(x))
 
@@ -81,7 +81,7 @@ for name, posterior in posteriors.items():
 # asked, also where nobody has measured: here on the whole picture above.
 
 # %%
-x_new = np.concatenate([rng.uniform(-2, -0.4, 200), rng.uniform(0.6, 2, 200)])[:, None]
+x_new = np.concatenate([rng.uniform(-2, -0.4, 100), rng.uniform(0.6, 2, 100)])[:, None]
 y_new = measure(x_new)
 for name, posterior in posteriors.items():
     scores = evaluate(posterior.predict(x_new), y_new)
