@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 # Files in their own order: sorted by their number of tests, the slowest would come last and alone.
 PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long lint types docs pages results-page reproduce-quick benchmark clean
+.PHONY: demo test test-long durations lint types hooks docs pages results-page reproduce-quick benchmark clean
 
 demo: $(VENV)/.installed
 	$(RUN)/posterity demo demo
@@ -14,7 +14,11 @@ test: $(VENV)/.installed-test
 	$(PYTEST) -m "not long"
 
 test-long: $(VENV)/.installed-test
-	$(PYTEST) -m long
+	$(PYTEST) -m long --junitxml=.pytest_cache/long.xml
+
+# A run of the long tests tells .ci/share.py how to cut them into shares of about ten minutes.
+durations: $(VENV)/bin/python
+	$(RUN)/python .ci/share.py record .pytest_cache/long.xml
 
 lint: $(VENV)/.installed-dev
 	$(RUN)/ruff check .
@@ -22,6 +26,10 @@ lint: $(VENV)/.installed-dev
 
 types: $(VENV)/.installed-dev
 	$(RUN)/pyright
+
+# From then on git runs the checks of style and types before each commit.
+hooks: $(VENV)/.installed-dev
+	$(RUN)/pre-commit install
 
 docs: $(VENV)/.installed-docs results-page pages
 	NO_MKDOCS_2_WARNING=1 $(RUN)/mkdocs build --strict
