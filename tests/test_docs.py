@@ -65,7 +65,9 @@ def test_the_code_of_a_page_runs(page, tmp_path, monkeypatch):
         _check_measured(name, namespace)
 
 
-@pytest.mark.parametrize("name", EXAMPLES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "audit" else ()) for name in EXAMPLES]
+)
 def test_the_example_of_a_docstring_prints_what_it_shows(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     example = doctest.DocTestParser().get_doctest(EXAMPLES[name].__doc__, {}, name, None, None)

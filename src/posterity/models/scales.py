@@ -39,17 +39,19 @@ class Learned:
     Methods that sample infer s with the weights, and so does Bayes by Backprop. Point estimates, and what is built on
     one (Laplace, SWAG), hold s at its initial value. Tempering "posterior" tempers the hyperprior with the rest of the
     density, "likelihood" leaves it alone.
+
+    Args:
+        distribution: Of z: the prior at s = 0.
+        by: What has a scale of its own. "layer": each weight matrix. "input": each matrix, and each input of it as well
+            (automatic relevance determination). "output": each output of a matrix. A bias has one scale in any case.
+        log_scale: The hyperprior, of each log scale s. None: Normal(0, 1).
+        initial: The scale exp(s) that chains begin with, and that point estimates hold.
     """
 
     distribution: Any = records.traced()
-    """Of z: the prior at s = 0."""
     by: By = "layer"
-    """What has a scale of its own. "layer": each weight matrix. "input": each matrix, and each input of it as well
-    (automatic relevance determination). "output": each output of a matrix. A bias has one scale in any case."""
     log_scale: Any = records.traced(default=None)
-    """The hyperprior, of each log scale s; None: Normal(0, 1)."""
     initial: float = records.traced(default=1.0)
-    """The scale exp(s) that chains begin with, and that point estimates hold."""
 
     def __post_init__(self) -> None:
         if self.by not in get_args(By):

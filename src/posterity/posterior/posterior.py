@@ -100,8 +100,8 @@ class Posterior:
             >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
             >>> posterior = fit(Model(linear(), Gaussian(0.1)), Exact(), (x, 2.0 * x[:, 0]))
             >>> prediction = posterior.predict(np.array([[0.5], [10.0]]))
-            >>> prediction.mean.round(1)
-            array([ 1. , 19.9], dtype=float32)
+            >>> prediction.mean.round(1).tolist()
+            [1.0, 20.0]
             >>> bool(prediction.epistemic[0] < prediction.epistemic[1])  # 10 is far from the data
             True
         """

@@ -93,7 +93,7 @@ def fit(
         >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
         >>> posterior = fit(Model(linear(), Gaussian(0.1)), Exact(), (x, 2.0 * x[:, 0]))
         >>> posterior
-        Posterior(Exact: 2 weights, 20 rows, 1 chains, fresh draws)
+        Posterior(Exact(): 2 weights, 20 rows, 1 chains, fresh draws)
     """
     check_process()
     check_arguments(model, method, seed, chains, budget)

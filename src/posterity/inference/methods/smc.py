@@ -92,7 +92,21 @@ class SMCInfo(NamedTuple):
 
 @records.record
 class SMC(Headed):
-    """Particles tempered from the prior to the posterior: all modes at their weights, and the log evidence."""
+    """Particles tempered from the prior to the posterior: all modes at their weights, and the log evidence.
+
+    Args:
+        num_particles: Particles of each island, which is a chain of `fit`; each becomes a draw.
+        ess_share: Effective share of the particles that a rise of the inverse temperature leaves; nearer to 1 takes
+            more steps.
+        num_moves: Trajectories of each particle at each temperature.
+        num_last_steps: Steps of as many moves each at the end, on the posterior itself.
+        max_leapfrog: Most leapfrog steps of a trajectory.
+        trajectory_length: In units of weights, as for HMC. None: pi / 2 prior standard deviations.
+        target_acceptance: The acceptance probability that the step size adapts to.
+        max_temperatures: Most temperatures; once the posterior is reached, those left cost nothing.
+        start: Gives the values of weights that are held fixed; the others begin as draws from the prior. None: the
+            network's own initialisation.
+    """
 
     card = Card(
         name="smc",
@@ -112,27 +126,16 @@ class SMC(Headed):
     )
 
     num_particles: int = 64
-    """Of each island, which is a chain of `fit`; each becomes a draw."""
     _: dataclasses.KW_ONLY
     ess_share: float = records.traced(default=0.9)
-    """Effective share of the particles that a rise of the inverse temperature leaves: nearer to 1 takes more steps."""
     num_moves: int = records.traced(default=2)
-    """Trajectories of each particle at each temperature."""
     num_last_steps: int = records.host(default=10)
-    """Steps of as many moves each at the end, on the posterior itself."""
     max_leapfrog: int = records.traced(default=32)
-    """Most leapfrog steps of a trajectory."""
     trajectory_length: float | None = records.traced(default=None)
-    """In units of weights, as for HMC. None: pi/2 prior standard deviations."""
     target_acceptance: float = records.traced(default=0.8)
-    """What the step size adapts to."""
     head: HeadChoice = "integrated"
-    """"integrated": a linear head is drawn from its exact conditional where that is possible; "sampled": all weights
-    are moved alike."""
     max_temperatures: int = records.host(default=2_000)
-    """Most temperatures; once the posterior is reached, those left cost nothing."""
     start: Any = records.host(default=None)
-    """Gives the values of weights that are held fixed; the others begin as draws from the prior."""
 
     default_chains = 4
     anytime = False  # particles on their way to the posterior are no draws from it
