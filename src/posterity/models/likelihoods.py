@@ -316,13 +316,7 @@ class NoisyCategorical(Likelihood):
 
 @records.record
 class Custom(Likelihood):
-    """A likelihood of the user's own function; see `likelihood`.
-
-    Args:
-        function: From outputs [..., K] to a numpyro distribution of batch shape [...].
-        num_outputs: K.
-        kind: What the target is: "continuous", "classes" or "counts".
-    """
+    """A likelihood of the user's own function; see `likelihood`."""
 
     function: Callable[[Array], dist.Distribution]
     num_outputs: int = 1
@@ -333,11 +327,7 @@ class Custom(Likelihood):
 
 
 def likelihood(function: Callable[[Array], dist.Distribution], num_outputs: int = 1) -> Custom:
-    """Any function from outputs [..., K] to a numpyro distribution with batch shape [...].
-
-    Args:
-        function: Given the outputs, returns the distribution of the target.
-        num_outputs: K, the outputs of the network for each row.
+    """Any function from outputs [..., K] to a numpyro distribution with batch shape [...]; `num_outputs` is K.
 
     Examples:
         >>> import jax.numpy as jnp

@@ -24,6 +24,7 @@ from posterity.models.likelihoods import class_probs
 from posterity.models.units import without_units
 from posterity.posterior.diagnosis import (
     GOOD,
+    GOOD_DIVERGENT,
     GOOD_ESS,
     USABLE,
     USABLE_DIVERGENT,
@@ -32,7 +33,6 @@ from posterity.posterior.diagnosis import (
     Part,
     Verdict,
     count_inputs,
-    doubts,
     in_words,
     worst_of_inputs,
 )
@@ -218,11 +218,28 @@ def _judge(
         return "undetermined", ()
     # Where every draw is the same there is no R-hat to have. Any other input without one does not count as agreement.
     inputs = inputs[~_same_everywhere(draws, len(inputs))]
-    doubted = doubts(found.ess_bulk, found.ess_tail, num_chains, divergent)
+    doubted = _doubts(found.ess_bulk, found.ess_tail, num_chains, divergent)
     if (inputs < GOOD).all() and not doubted:
         return "good", ()
     usable = np.mean(inputs < USABLE) >= USABLE_SHARE and divergent <= USABLE_DIVERGENT
     return "usable" if usable else "not converged", doubted
+
+
+def _doubts(ess_bulk: np.ndarray, ess_tail: np.ndarray, num_chains: int, divergent: float) -> tuple[str, ...]:
+    """What stands against a good verdict beside R-hat; `divergent` is the share of kept steps that diverged."""
+    sentences = []
+    bulk, tail = (np.nanmin(values, initial=np.inf) for values in (ess_bulk, ess_tail))
+    if not min(bulk, tail) >= GOOD_ESS * num_chains:
+        sentences.append(
+            f"Too few effective draws to be good: at the worst input {bulk:.0f} for the centre and {tail:.0f} for the "
+            f"tails; {GOOD_ESS} per chain, here {GOOD_ESS * num_chains}, are needed."
+        )
+    if not divergent <= GOOD_DIVERGENT:
+        sentences.append(
+            f"Too many divergences to be good: {100 * divergent:.0f} % of the kept steps; the sampler avoids some "
+            "region. Lower step_size, or raise target_acceptance."
+        )
+    return tuple(sentences)
 
 
 def _same_everywhere(draws: dict[str, np.ndarray], num_inputs: int) -> np.ndarray:

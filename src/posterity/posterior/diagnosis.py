@@ -82,8 +82,7 @@ class Diagnosis:
         odd_chain: The one chain that disagrees with the others. None: there is no such chain.
         acceptance: Mean acceptance probability of each chain, [C]. None: the method has none.
         num_divergences: Divergent steps of each chain, [C]. None: the method records none.
-        e_bfmi: The energy's Bayesian fraction of missing information of each chain, [C]. None: the sampler does not
-            record the energy of position and momentum.
+        e_bfmi: Energy's Bayesian fraction of missing information of each chain, [C]. None: no energy is recorded.
         densities: Convergence of the log joint, likelihood and prior, by name.
         weight_space: Convergence of some weights, [W]. None: no draws of weights are stored.
         weight_names: Which weights these are.
@@ -215,23 +214,6 @@ def share_under(values: np.ndarray, threshold: float) -> float:
     """The share of values under a threshold, of those that are known."""
     known = values[~np.isnan(values)]
     return float(np.mean(known < threshold)) if known.size else float("nan")
-
-
-def doubts(ess_bulk: np.ndarray, ess_tail: np.ndarray, num_chains: int, divergent: float) -> tuple[str, ...]:
-    """What stands against a good verdict beside R-hat; `divergent` is the share of kept steps that diverged."""
-    sentences = []
-    bulk, tail = (np.nanmin(values, initial=np.inf) for values in (ess_bulk, ess_tail))
-    if not min(bulk, tail) >= GOOD_ESS * num_chains:
-        sentences.append(
-            f"Too few effective draws to be good: at the worst input {bulk:.0f} for the centre and {tail:.0f} for the "
-            f"tails; {GOOD_ESS} per chain, here {GOOD_ESS * num_chains}, are needed."
-        )
-    if not divergent <= GOOD_DIVERGENT:
-        sentences.append(
-            f"Too many divergences to be good: {100 * divergent:.0f} % of the kept steps; the sampler avoids some "
-            "region. Lower step_size, or raise target_acceptance."
-        )
-    return tuple(sentences)
 
 
 def _verdict_line(found: Diagnosis) -> str:
