@@ -122,7 +122,6 @@ class SMC(Headed):
         settings=lambda size: {"num_particles": size.count(64, 16), "num_last_steps": size.count(10)},
         share=8,
         gradients=lambda method: float(method.num_particles * method.num_moves * (method.max_leapfrog + 1)),
-        is_sampler=True,
     )
 
     num_particles: int = 64
