@@ -20,8 +20,8 @@ images = (images / 16).astype(np.float32)  # [N, height, width, channels], withi
 x, x_test, y, y_test = train_test_split(images, labels, test_size=0.3, random_state=0, stratify=labels)
 
 model = Model(lenet(filters=(8, 16), hidden=(32,)), Categorical(10), Normal(0.0, 0.3))
-settings = {"num_steps": 400, "learning_rate": 3e-3, "batch_size": 128}
-methods = {"one network": MAP(**settings), "five networks": DeepEnsemble(5, **settings)}
+settings = {"num_steps": 300, "learning_rate": 3e-3, "batch_size": 64}
+methods = {"one network": MAP(**settings), "four networks": DeepEnsemble(4, **settings)}
 posteriors = {name: fit(model, method, (x, y), holdout=0.15) for name, method in methods.items()}
 
 print("                accuracy  log score   (on test images; the log score is in nats, smaller is better)")
@@ -38,8 +38,8 @@ groups = {"digits": x_test, "two halves": halves, "shuffled": shuffled}
 
 # Epistemic uncertainty of classes is the mutual information of label and weights: members that disagree. `ood` is a
 # p-value against the held-out digits, so that among digits one in twenty is below 0.05.
-print("\n                sure of a class   epistemic   p-value below 0.05   (five networks; means)")
-predictions = {name: posteriors["five networks"].predict(group) for name, group in groups.items()}
+print("\n                sure of a class   epistemic   p-value below 0.05   (four networks; means)")
+predictions = {name: posteriors["four networks"].predict(group) for name, group in groups.items()}
 for name, prediction in predictions.items():
     sure = np.mean(prediction.mean.max(-1) > 0.95)
     print(f"{name:>14}  {sure:15.0%}   {prediction.epistemic.mean():9.3f}   {np.mean(prediction.ood < 0.05):18.0%}")
@@ -51,7 +51,7 @@ for row, (name, group) in enumerate(groups.items()):
     for column, i in enumerate(order[np.linspace(0, len(order) - 1, 9).astype(int)]):
         axes = figure.add_subplot(3, 9, 9 * row + column + 1)
         axes.imshow(group[i, ..., 0], cmap="gray_r", vmin=0, vmax=1)
-        axes.set_title(f"{prediction.mean[i].argmax()}?  {prediction.epistemic[i]:.2f}", fontsize=9)
+        axes.set_title(f"{prediction.mean[i].argmax()}, {prediction.epistemic[i]:.2f}", fontsize=9)
         axes.set(xticks=[], yticks=[], ylabel=name if column == 0 else "")
 figure.suptitle(
     "The most probable class and its epistemic uncertainty in nats, which grows from left to right", fontsize=10
