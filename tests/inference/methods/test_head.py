@@ -296,6 +296,14 @@ def test_a_linear_model_with_unknown_noise(method):
     np.testing.assert_array_less(abs(mean - expected), 4.5 * error)
 
 
+def test_nuts_knows_its_stuck_chains_without_the_head():
+    """The weights of a chain are more than those its mass matrix is of."""
+    with jax.enable_x64(False):
+        model = Model(NETWORK, HeteroscedasticGaussian(), Normal(0.0, 1.0))
+        posterior = fit(model, NUTS(4, num_burn_in=25, max_depth=3), (X, Y), chains=2, progress=False)
+    assert posterior.family.num_draws == 8
+
+
 def test_a_weight_of_two_is_the_row_twice():
     model = Model(NETWORK, GaussianLearnedNoise(0.3), PRIOR)
     params = start(model)

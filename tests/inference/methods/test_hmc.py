@@ -297,8 +297,11 @@ def test_number_of_leapfrog_steps():
     np.testing.assert_allclose(np.mean(counts), 1000, atol=3)
     tiny = given._replace(step_size=adaptation.begin(jnp.asarray(1e-12)))
     assert int(steps(HMC(), 1.0, 0, tiny)[1]) == 10_000
-    step_size, count = steps(HMC(jitter=0.0), 1.0, 0, given._replace(step_size=adaptation.begin(jnp.asarray(9.0))))
-    assert (float(step_size), int(count)) == (1.0, 1)  # an adapted step is never longer than the trajectory
+    assert float(steps(HMC(), 1.0, 0, tiny)[2]) < 1e-7  # of a trajectory that was cut
+    long = given._replace(step_size=adaptation.begin(jnp.asarray(9.0)))
+    step_size, count, covered = steps(HMC(jitter=0.0), 1.0, 0, long)
+    # An adapted step is never longer than the trajectory.
+    assert (float(step_size), int(count), float(covered)) == (1.0, 1, 1.0)
 
 
 def test_divergence_is_a_flagged_rejection(coarse):

@@ -112,8 +112,10 @@ class NUTS(Hamiltonian):
         del num_rows
         return Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
 
-    def inverse_mass(self, states: NUTSState) -> Array:
-        return states.inverse_mass
+    def inverse_mass(self, states: NUTSState) -> Array | None:
+        num_weights = sum(leaf[0].size for leaf in jax.tree.leaves(states.params))
+        # With a head integrated out it is that of the other weights alone, which lie among the head's in their leaves.
+        return states.inverse_mass if states.inverse_mass.shape[1] == num_weights else None
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
