@@ -11,6 +11,7 @@ from recursions import check_law, cyclical_moments, law, rate_at
 from posterity.core.types import Batch, Clock
 from posterity.inference.engine.driver import fit
 from posterity.inference.methods import nuts
+from posterity.inference.methods.density import plain
 from posterity.inference.methods.hmc import HMC
 from posterity.inference.methods.mile import MILE
 from posterity.inference.methods.nuts import NUTS
@@ -112,7 +113,7 @@ def test_energies_of_nuts_in_float32_with_many_rows():
     def rises(params, moved, batch):
         """log p(moved) - log p(params): as NUTS forms it, and from two sums."""
         rows, (flat, unravel) = model.log_likelihood(params, batch), ravel_pytree(params)
-        density = nuts._relative_density(model, batch, params, rows)[1]
+        density = nuts._relative(plain(model, batch), params, rows)[1]
         end = unravel(flat + moved)
         return density(flat + moved), model.log_joint(end, batch) - model.log_joint(params, batch)
 

@@ -125,7 +125,7 @@ def methods(chosen: dict[str, Any]) -> dict[str, Method]:
         "mc_dropout": MCDropout(**descent("mc_dropout")),
         "bayes_by_backprop": BayesByBackprop(**descent("bayes_by_backprop")),
         "deep_ensemble": DeepEnsemble(**descent("deep_ensemble"), num_members=chosen["members"]),
-        "laplace": Laplace(start=point, weights="last_layer"),
+        "laplace": Laplace(start=point, weights="last_layer", newton=False, batch_size=1024),
         "swag": SWAG(
             start=point, num_steps=steps["swag"], snapshot_every=max(1, steps["swag"] // 40), batch_size=batch
         ),
