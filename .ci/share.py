@@ -27,7 +27,7 @@ DURATIONS = Path(__file__).with_name("durations.json")  # test function -> mean 
 UNKNOWN = 10.0  # seconds of a test that has not been recorded
 PROCESSES = 2
 SLICE = 600.0  # seconds
-LIMIT = 1500.0  # seconds, after which a run is given up: the estimates may be wrong for a machine
+LIMIT, LIMIT_AGAIN = 1200.0, 600.0  # seconds, after which a run is given up: estimates may be wrong for a machine
 PYTEST = (sys.executable, "-m", "pytest", "-q")
 NOTHING_COLLECTED = 5
 
@@ -97,7 +97,7 @@ def collect(folder: Path) -> list[str] | None:
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-def failures(folder: Path, tests: Sequence[str]) -> list[str] | None:
+def failures(folder: Path, tests: Sequence[str], limit: float = LIMIT) -> list[str] | None:
     """Those of the tests that fail; None where the run was given up."""
     with tempfile.TemporaryDirectory() as scratch:
         names = Path(scratch, "tests.txt")
@@ -107,7 +107,7 @@ def failures(folder: Path, tests: Sequence[str]) -> list[str] | None:
         command = [*PYTEST, *spread, f"@{names}"]
         running = subprocess.Popen(command, cwd=folder, env=environment(folder), start_new_session=True)
         try:
-            code = running.wait(LIMIT)
+            code = running.wait(limit)
         except subprocess.TimeoutExpired:
             os.killpg(running.pid, signal.SIGKILL)
             running.wait()
@@ -132,7 +132,7 @@ def ask_parent(failed: Sequence[str]) -> tuple[list[str] | None, list[str]]:
         if tests is None:
             return None, []
         shared = [test for test in failed if test in tests]
-        also = failures(Path(folder), shared) if shared else []
+        also = failures(Path(folder), shared, LIMIT_AGAIN) if shared else []
         return (None, []) if also is None else (tests, also)
 
 
@@ -157,7 +157,7 @@ def run() -> int:
         return 0
     if failed:
         print(f"Long tests: {len(failed)} failed; they are run once more.", flush=True)
-        again = failures(ROOT, failed) or []
+        again = failures(ROOT, failed, LIMIT_AGAIN) or []
         if by_chance := [test for test in failed if test not in again]:
             print("Long tests: failed once in two runs, reported only:", *by_chance, sep="\n  ")
         failed = again
