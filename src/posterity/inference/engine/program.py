@@ -1,4 +1,4 @@
-"""The compiled programs of a run: start all chains, and advance them by any number of records.
+"""The compiled programs of a run: start all chains, and advance them by any number of strides.
 
 A segment is a loop with a traced number of steps, so cutting a run into segments costs no compilation and changes no
 bit of it. Chains are spread over the mesh's first axis and mapped over within a device. Rows are spread over the
@@ -40,7 +40,7 @@ class Layout(NamedTuple):
     float64: bool  # parts of the program compute in float64, also where JAX is set to float32
 
 
-SEGMENT_RECORDS = 1024
+SEGMENT_STRIDES = 1024
 SEGMENT_BYTES = 64 * 2**20  # of kept draws on the device at a time
 
 
@@ -90,8 +90,8 @@ def layout_of(
     it kept is left on the device: a second one takes seconds to compile, longer than many a burn-in.
     """
     room = SEGMENT_BYTES // max(1, sum(leaf.nbytes for leaf in jax.tree.leaves(free)))
-    keep = phase.keep or (keeps and room >= SEGMENT_RECORDS)
-    capacity = int(np.clip(room, 1, SEGMENT_RECORDS)) if keep else SEGMENT_RECORDS
+    keep = phase.keep or (keeps and room >= SEGMENT_STRIDES)
+    capacity = int(np.clip(room, 1, SEGMENT_STRIDES)) if keep else SEGMENT_STRIDES
     batches = num_batches(num_rows, phase.batch_size)
     splits = mesh.shape["data"]
     width = -(-batch_width(num_rows, phase.batch_size) // splits) * splits
