@@ -20,7 +20,7 @@ from posterity.core import pytrees
 from posterity.core.devices import compiler_options, double_precision, jit_once, place
 from posterity.core.types import Array, Batch, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
-from posterity.data.batches import batch_width, clock, num_batches, pick_rows, take_rows
+from posterity.data.batches import batch_width, clock, num_batches, padded_size, pick_rows, take_rows
 from posterity.inference.engine.early_stopping import stop_early
 from posterity.inference.methods.method import Method
 from posterity.models.model import Model
@@ -30,7 +30,7 @@ class Layout(NamedTuple):
     """What a segment's program is specialised to."""
 
     mesh: Mesh
-    num_rows: int  # of the data
+    num_rows: int | None  # of the data, where batches are picked from them; None: a step sees all, however many
     batches: int  # in an epoch
     width: int  # rows of a batch, padding included: a multiple of the devices that split it
     shuffle: bool
@@ -67,6 +67,7 @@ class Shared(NamedTuple):
     method: Method
     model: Model
     data: Batch
+    num_data: Any  # rows of the data, without padding
     extra: Extra
 
 
@@ -94,8 +95,9 @@ def layout_of(
     capacity = int(np.clip(room, 1, SEGMENT_STRIDES)) if keep else SEGMENT_STRIDES
     batches = num_batches(num_rows, phase.batch_size)
     splits = mesh.shape["data"]
-    width = -(-batch_width(num_rows, phase.batch_size) // splits) * splits
-    return Layout(mesh, num_rows, batches, width, phase.shuffle, keep, capacity, in_turn, float64)
+    width = batch_width(num_rows, phase.batch_size) if batches > 1 else padded_size(num_rows)
+    width = -(-width // splits) * splits
+    return Layout(mesh, num_rows if batches > 1 else None, batches, width, phase.shuffle, keep, capacity, in_turn, float64)
 
 
 def place_rows(layout: Layout, rows: Dataset) -> Batch:
@@ -141,7 +143,7 @@ def _over_chains(layout: Layout, function: Any, shared: Shared, chains: Any) -> 
 
 
 def _take(layout: Layout, key: Key, data: Batch, step: Array, shuffle: bool) -> Batch:
-    if layout.batches == 1:
+    if layout.num_rows is None:
         return data
     picked = pick_rows(key, layout.num_rows, step, layout.width, layout.batches, shuffle)
     if layout.mesh.shape["data"] == 1:
@@ -159,7 +161,7 @@ def chains_at_start(layout: Layout, shared: Shared, keys: Key, params: Params, f
         key_init, key_run = jax.random.split(key)
         zero = jnp.zeros((), int)
         batch = _take(layout, key_run, shared.data, zero, layout.shuffle)
-        now = clock(zero, jnp.ones((), int), zero, layout.batches, layout.num_rows)
+        now = clock(zero, jnp.ones((), int), zero, layout.batches, shared.num_data)
         state = _kernel(shared, fixed).init(key_init, params, batch, now)
         return Chains(key_run, state, fixed, jnp.full((), -1, int))
 
@@ -202,7 +204,7 @@ def _advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tupl
 
         def step(index: Array, carry: Any) -> Any:
             state, failed_at, info_sum = carry
-            now = clock(index, num_steps, phase, layout.batches, layout.num_rows)
+            now = clock(index, num_steps, phase, layout.batches, shared.num_data)
             batch = _take(layout, key_shuffle, shared.data, index, layout.shuffle)
             # fold_in: the key of a step depends on its number alone, so a resumed run repeats exactly.
             state, info = kernel.step(jax.random.fold_in(key_steps, offset + index), state, batch, now)
@@ -245,7 +247,7 @@ def _adapt(layout: Layout, shared: Shared, chains: Chains, draws: Params, phase:
 
     def one(shared: Shared, chain_and_draws: tuple[Chains, Params]) -> Chains:
         chain, kept = chain_and_draws
-        now = clock(num_steps, num_steps, phase, layout.batches, layout.num_rows)
+        now = clock(num_steps, num_steps, phase, layout.batches, shared.num_data)
         adapt_state = shared.method.kernel(shared.model.bind(chain.fixed)).adapt
         assert adapt_state is not None  # a phase that adapts belongs to a method that can
         # The steps use two halves of this split; the third part is fresh, and the phase makes it the phase's own.
@@ -258,7 +260,7 @@ def _adapt(layout: Layout, shared: Shared, chains: Chains, draws: Params, phase:
 def _buffers(kernel: Kernel, layout: Layout, data: Batch, chain: Chains, kept: Any) -> tuple[Any, Any]:
     """Empty room for the strides of a segment."""
     zero = jnp.zeros((), int)
-    now = clock(zero, zero, zero, layout.batches, layout.num_rows)
+    now = clock(zero, zero, zero, layout.batches, zero)
     batch = _take(layout, chain.key, data, zero, shuffle=False)
     _, info = jax.eval_shape(kernel.step, chain.key, chain.state, batch, now)
     infos = jax.tree.map(lambda leaf: jnp.zeros((layout.capacity,), jnp.result_type(leaf.dtype, float)), info)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import jax
+import numpy as np
 from jax.sharding import Mesh
 
 from posterity.core import pytrees, records
@@ -44,7 +45,7 @@ def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start, Execu
         if picks not in rows:
             rows[picks] = place_rows(layout, data)
         extra = place(_extra(method, validation, layout, total_steps), mesh)
-        scheduled.append(ScheduledPhase(number, phase, offset, layout, Shared(method, model, rows[picks], extra)))
+        scheduled.append(ScheduledPhase(number, phase, offset, layout, Shared(method, model, rows[picks], np.asarray(num_rows), extra)))
         offset += phase.num_steps
     return scheduled, start, execution
 

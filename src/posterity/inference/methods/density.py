@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from posterity.core.types import Array, Batch, Key, Params
 from posterity.models.model import Model, weighted_sum
@@ -66,4 +67,22 @@ def plain(model: Model, batch: Batch, factors: Factors | None = None) -> Density
         difference=difference,
         complete=lambda _, params: params,
         report=report,
+    )
+
+
+def flattened(density: Density, params: Params) -> Density:
+    """The same density of positions as vectors [P]: a program over one vector compiles in half the time of one over a
+    tree of a dozen leaves, and steps faster."""
+    unravel = ravel_pytree(density.position(params))[1]
+
+    def difference(begin: Array, at_begin: Array, end: Array, at_end: Array) -> list[Array]:
+        return density.difference(unravel(begin), at_begin, unravel(end), at_end)
+
+    return Density(
+        position=lambda params: ravel_pytree(density.position(params))[0],
+        gradient=lambda position: ravel_pytree(density.gradient(unravel(position)))[0],
+        measure=lambda position: density.measure(unravel(position)),
+        difference=difference,
+        complete=lambda key, position: density.complete(key, unravel(position)),
+        report=density.report,
     )

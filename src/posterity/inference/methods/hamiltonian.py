@@ -8,6 +8,7 @@ from typing import Any, Literal, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from posterity.core import pytrees
 from posterity.core.types import Array, Batch, Clock, Params
@@ -205,3 +206,9 @@ def relative_widths(model: Model, params: Params) -> tuple[Array, Params]:
     logs = jax.tree.map(lambda width, weight: jnp.log(width) * weight.size, widths, params)
     scale = jnp.exp(pytrees.total(logs) / pytrees.size(params))
     return scale, jax.tree.map(lambda width: width / scale, widths)
+
+
+def ravel_broadcast(widths: Params, position: Params) -> Array:
+    """[P], from one number per leaf."""
+    spread = jax.tree.map(lambda width, leaf: jnp.broadcast_to(width, leaf.shape).astype(leaf.dtype), widths, position)
+    return ravel_pytree(spread)[0]

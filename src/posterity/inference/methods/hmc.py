@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -26,8 +26,9 @@ from posterity.core import pytrees, records
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.inference.methods import step_size as adaptation
+from posterity.inference.methods import variational
 from posterity.inference.methods.card import Card
-from posterity.inference.methods.density import Density
+from posterity.inference.methods.density import Density, Factors, flattened
 from posterity.inference.methods.hamiltonian import (
     BOLDNESS,
     DIVERGENCE,
@@ -44,6 +45,7 @@ from posterity.inference.methods.hamiltonian import (
     energy_drop,
     integrate,
     prior_widths,
+    ravel_broadcast,
     relative_widths,
     stretched_steps,
 )
@@ -51,11 +53,16 @@ from posterity.inference.methods.sampler import check_counts, check_positive
 from posterity.models.model import Model
 
 
+Metric = Literal["prior", "variational"]
+FIRST_STEP = 0.05  # of trajectories in the variational metric, in widths of q
+
+
 class HMCState(NamedTuple):
     params: Params  # all weights
-    gradient: Params  # of the log density at their position, so that a trajectory need not begin with one
+    gradient: Array  # [P] of the log density at their position, so that a trajectory need not begin with one
     measure: Array  # of their position
     step_size: adaptation.DualAveraging | None  # None where the user gave one
+    q: variational.Variational | None = None  # of the variational metric
 
 
 @records.record
@@ -109,6 +116,8 @@ class HMC(Hamiltonian):
     thin: int = records.host(default=1)
     start: Any = records.host(default=None)
     head: HeadChoice = "integrated"
+    metric: Metric = "prior"
+    num_variational: int = records.host(default=500)
 
     def __post_init__(self) -> None:
         check_counts(self, num_draws=1, num_burn_in=0, thin=1, max_leapfrog=1)
@@ -121,7 +130,8 @@ class HMC(Hamiltonian):
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
-        return Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
+        sampling = Phase(self.num_burn_in), Phase(self.num_draws * self.thin, thin=self.thin, keep=True)
+        return (Phase(self.num_variational), *sampling) if self.metric == "variational" else sampling
 
     def check(self, model: Model, params: Params, data: Dataset) -> None:
         del data
@@ -136,12 +146,18 @@ class HMC(Hamiltonian):
 def _kernel(method: HMC, model: Model) -> Kernel:
     def init(key: Key, params: Params, batch: Batch, clock: Clock) -> HMCState:
         del clock
-        density = method.density(model, params, batch)
-        position = density.position(params)
+        space = Space.of(method, model, method.density(model, params, batch), params)
+        density, position = space.density, space.density.position(params)
+        if method.metric == "variational":
+            # Gradient and measure are those of draws of q, once there are some: here they would only be compiled.
+            measure = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(density.measure, position))
+            q = variational.begin(position, space.prior_widths)
+            step_size = None if method.step_size else adaptation.begin(jnp.asarray(FIRST_STEP, float), BOLDNESS)
+            return HMCState(params, jnp.zeros_like(position), measure, step_size, q)
         state = HMCState(params, density.gradient(position), density.measure(position), None)
         if method.step_size is not None:
             return state
-        length, widths = trajectory(method, model, position)
+        length, widths = space.length, space.widths
         begin = Point(position, pytrees.normal_like(key, position), state.gradient, state.measure)
 
         def energy_drop_of(step_size: Array) -> Array:
@@ -152,34 +168,103 @@ def _kernel(method: HMC, model: Model) -> Kernel:
 
     def step(key: Key, state: HMCState, batch: Batch, clock: Clock) -> tuple[HMCState, HamiltonianInfo]:
         key_momentum, *keys = jax.random.split(key, 3)
-        density = method.density(model, state.params, batch)
-        momentum = pytrees.normal_like(key_momentum, density.position(state.params))
+        density = method.density(model, state.params, batch, _factors(model, state, clock))
+        momentum = pytrees.normal_like(key_momentum, state.gradient)
         state, info, _ = transition(method, model, density, keys, state, momentum, clock)
         return state, info
 
     return Kernel(init, step)
 
 
+def _factors(model: Model, state: HMCState, clock: Clock) -> Factors | None:
+    """The tempering of a step: the model's own, but for the first steps of variational inference."""
+    if state.q is None:
+        return None
+    of_likelihood, of_prior = model.tempering_factors
+    return of_likelihood, jnp.where(clock.phase == 0, variational.share(clock), 1.0) * of_prior
+
+
+class Space(NamedTuple):
+    """Where trajectories run: a density of positions as vectors, and the units of each weight."""
+
+    density: Density
+    length: Array  # of a trajectory without jitter
+    widths: Array  # r [P], relative widths of the prior
+    prior_widths: Array  # s [P]
+
+    @classmethod
+    def of(cls, method: HMC, model: Model, density: Density, params: Params) -> Space:
+        position = density.position(params)
+        length, widths = trajectory(method, model, position)
+        flat = [ravel_broadcast(leaf, position) for leaf in (widths, prior_widths(model, position))]
+        return cls(flattened(density, params), length, *flat)
+
+
+class Move(NamedTuple):
+    """What a step does: a trajectory from a point, or a draw of q."""
+
+    begin: Point
+    widths: Params
+    step_size: Array
+    num_leapfrog: Array
+    covered: Array
+    inferring: Array  # whether it is a step of variational inference
+    adapting: Array  # whether the step size learns from it
+
+
+def _move(method: HMC, space: Space, state: HMCState, begin: Point, clock: Clock) -> Move:
+    no = jnp.zeros((), bool)
+    if state.q is None:
+        adapting = clock.phase == 0
+        return Move(begin, space.widths, *_steps(method, state, space.length, clock, adapting), no, adapting)
+    inferring, adapting = clock.phase == 0, clock.phase == 1
+    prior = space.prior_widths
+    length = jnp.asarray(np.pi / 2 if method.trajectory_length is None else method.trajectory_length, float)
+    step_size, num_leapfrog, covered = _steps(method, state, length, clock, adapting)
+    # A drift of one width from the mean of q, with no kick before it, is a draw of q: no second program is compiled.
+    still = jax.tree.map(jnp.zeros_like, begin.gradient)
+    draw = begin._replace(position=variational.centre(state.q, prior), gradient=still)
+    one = jnp.ones_like
+    return Move(
+        pytrees.select(inferring, draw, begin),
+        variational.metric(state.q, prior),
+        jnp.where(inferring, 1.0, step_size),
+        jnp.where(inferring, one(num_leapfrog), num_leapfrog),
+        jnp.where(inferring, one(covered), covered),
+        inferring,
+        adapting,
+    )
+
+
 def transition(
-    method: HMC, model: Model, density: Density, keys: Sequence[Key], state: HMCState, momentum: Params, clock: Clock
-) -> tuple[HMCState, HamiltonianInfo, Params]:
-    """One trajectory from a momentum, accepted or not; also returns the momentum at its end.
+    method: HMC, model: Model, density: Density, keys: Sequence[Key], state: HMCState, momentum: Array, clock: Clock
+) -> tuple[HMCState, HamiltonianInfo, Array]:
+    """One trajectory from a momentum [P], accepted or not; also returns the momentum at its end.
 
     The first key decides whether it is accepted, the second draws the part of the weights that is exact.
     """
+    space = Space.of(method, model, density, state.params)
+    density = space.density
     begin = Point(density.position(state.params), momentum, state.gradient, state.measure)
-    length, widths = trajectory(method, model, begin.position)
-    step_size, num_leapfrog, covered = _steps(method, state, length, clock)
-    end = integrate(density, begin, widths, step_size, num_leapfrog)
+    move = _move(method, space, state, begin, clock)
+    begin, step_size = move.begin, move.step_size
+    end = integrate(density, begin, move.widths, step_size, move.num_leapfrog)
     drop = energy_drop(density, begin, end)
-    diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & pytrees.all_finite(end.gradient))
-    acceptance = jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0)))
+    diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & pytrees.all_finite(end.gradient)) & ~move.inferring
+    acceptance = jnp.where(move.inferring, 1.0, jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0))))
     accepted = jax.random.uniform(keys[0], dtype=acceptance.dtype) < acceptance
     point = pytrees.select(accepted, end, begin)
-    adapted = state.step_size
+    adapted, q = state.step_size, state.q
     if adapted is not None:
         moved = adaptation.update(adapted, acceptance, method.target_acceptance, GAMMA)
-        adapted = pytrees.select(clock.phase == 0, moved, adapted)
+        if q is not None:
+            # Chains that leave q for the bulk of the posterior find it stiffer: what was learned on the way is forgotten.
+            again = (clock.step + 1 == clock.num_steps // 4) | (clock.step + 1 == clock.num_steps // 2)
+            moved = pytrees.select(again, adaptation.begin(jnp.exp(moved.log_step_size), 1.0), moved)
+        adapted = pytrees.select(move.adapting, moved, adapted)
+    if q is not None:
+        learned = variational.update(q, momentum, end.gradient, space.prior_widths, clock)
+        q = pytrees.select(move.inferring, learned, q)
     params = density.complete(keys[1], point.position)
     report = density.report(params, point.measure)
     kinetic = pytrees.total(jax.tree.map(jnp.square, point.momentum)) / 2
@@ -189,13 +274,13 @@ def transition(
         accepted=accepted,
         diverged=diverged,
         step_size=step_size,
-        num_gradients=num_leapfrog,
+        num_gradients=move.num_leapfrog,
         log_likelihood=report.log_likelihood,
         log_prior=report.log_prior,
         energy=kinetic - report.log_density,
-        covered=covered,
+        covered=move.covered,
     )
-    return HMCState(params, point.gradient, point.measure, adapted), pytrees.as_floats(info), end.momentum
+    return HMCState(params, point.gradient, point.measure, adapted, q), pytrees.as_floats(info), end.momentum
 
 
 def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params]:
@@ -205,13 +290,13 @@ def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params
     return jnp.asarray(length, float), widths
 
 
-def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array, Array]:
+def _steps(method: HMC, state: HMCState, length: Array, clock: Clock, adapting: Array) -> tuple[Array, Array, Array]:
     """Step size and number of leapfrog steps of this trajectory, and how much of its length they cover."""
     if state.step_size is None:
         step_size, most = jnp.asarray(method.step_size, float), jnp.iinfo(jnp.int32).max
     else:
         step_size, most = (
-            jnp.minimum(adaptation.current(state.step_size, clock.phase == 0), length),
+            jnp.minimum(adaptation.current(state.step_size, adapting), length),
             method.max_leapfrog,
         )
     whole = stretched_steps(length, method.jitter, step_size, clock)
