@@ -17,7 +17,7 @@ from posterity.inference.methods.hmc import HMC, HMCState
 class UnrefreshedState(NamedTuple):
     params: dict
     inner: HMCState
-    momentum: dict
+    momentum: jax.Array
 
 
 @records.record
@@ -29,13 +29,13 @@ class Unrefreshed(HMC):
 
         def init(key, params, batch, clock):
             inner = whole.init(key, params, batch, clock)
-            return UnrefreshedState(params, inner, pytrees.normal_like(key, params))
+            return UnrefreshedState(params, inner, pytrees.normal_like(key, inner.gradient))
 
         def step(key, state, batch, clock):
             inner, info, momentum = hmc.transition(
                 self, model, plain(model, batch), (key, key), state.inner, state.momentum, clock
             )
-            momentum = pytrees.select(info.accepted > 0, momentum, jax.tree.map(jnp.negative, state.momentum))
+            momentum = jnp.where(info.accepted > 0, momentum, -state.momentum)
             return UnrefreshedState(inner.params, inner, momentum), info
 
         return Kernel(init, step)

@@ -97,6 +97,10 @@ class Comparison:
         return rule(self, REFERENCE.label)
 
 
+# One model for all methods, on which the referee converges: its scales are fixed, as point estimates hold them anyway.
+COMPARED: dict[str, Any] = {"hidden": (50,), "prior": "fixed"}
+
+
 class TableRun(NamedTuple):
     """How methods are fitted to one prepared table."""
 
@@ -104,6 +108,7 @@ class TableRun(NamedTuple):
     effort: float = 1.0
     store: Path | None = None  # a folder for one method's run
     progress: bool = True
+    model: dict[str, Any] | None = None  # settings of the model that are not the default ones
 
     @property
     def is_begun(self) -> bool:
@@ -117,7 +122,9 @@ class TableRun(NamedTuple):
         # A moment is too short for chains to come off their start: that is for the true run to judge.
         with suppress(RuntimeError, ArithmeticError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            self.prepared.code.fit(method, self.prepared.train, seed=self.prepared.seed, budget=MOMENT, progress=False)
+            self.prepared.code.fit(
+                method, self.prepared.train, model=self.model, seed=self.prepared.seed, budget=MOMENT, progress=False
+            )
 
     def fit(self, name: str, budget: float | None = None) -> Posterior:
         """Fit a method, or go on with it where the store holds a run."""
@@ -128,6 +135,7 @@ class TableRun(NamedTuple):
             name,
             self.prepared.train,
             effort=self.effort,
+            model=self.model,
             seed=self.prepared.seed,
             holdout=self.prepared.aside,
             store=self.store,
@@ -144,7 +152,14 @@ class TableRun(NamedTuple):
         # With another effort the name would stand for other settings: the estimator then has the method itself.
         method = {"method": name} if self.effort == 1 else {}
         holdout = num_aside / (num_rows + num_aside) if num_aside else None
-        return {**method, "prior": None, "holdout": holdout, "budget": budget, "random_state": self.prepared.seed}
+        return {
+            **method,
+            "prior": None,
+            **(self.model or {}),
+            "holdout": holdout,
+            "budget": budget,
+            "random_state": self.prepared.seed,
+        }
 
 
 def compared() -> list[str]:
@@ -180,7 +195,7 @@ def compare(
     say = say or (lambda _: None)
     for remark in prepared.remarks:
         say(remark)
-    run = TableRun(prepared, effort, folder, progress)
+    run = TableRun(prepared, effort, folder, progress, COMPARED)
     posteriors, failures = _fit_all(run, methods, budget, say)
     say("Judging them at the test rows ...")
     entries, reference, unjudged = _judge(prepared, posteriors)

@@ -13,19 +13,23 @@ from numpyro.distributions import Normal
 from posterity.core.checks import is_number
 from posterity.core.names import nearest_name
 from posterity.core.types import TASKS, Task
-from posterity.inference import METHODS, MILE, Method
+from posterity.inference import HMC, METHODS, Method
 from posterity.inference.methods.card import TableSize
 from posterity.models.likelihoods import Categorical, HeteroscedasticGaussian, Likelihood
 from posterity.models.model import Model
 from posterity.models.priors import Prior
 from posterity.models.priors import prior as make_prior
+from posterity.models.scales import Learned
 from posterity.models.units import Rescaled
 from posterity.networks import mlp
 
-DEFAULT_HIDDEN = (50,)
-DEFAULT_METHOD = MILE.card.name
+DEFAULT_HIDDEN = (32, 32)
+DEFAULT_METHOD = HMC.card.name
 NOISE_FLOOR = 0.005  # of the target's standard deviation
+MAX_NOISE_FLOOR = 0.3  # where a target takes a few values only
 LOGIT_SCALE = 30.0  # prior standard deviation of the last layer of classes, times sqrt(fan-in); see table_prior
+LEARNED_LOGIT_SCALE = 5.0  # the same, where a factor around 1 is learned
+FIRST_SCALE = 0.5  # where learned scales begin: chains that begin with rough functions stay with them for long
 ASIDE_SHARE = 0.1  # of the rows, held out to calibrate out-of-distribution p-values
 MAX_ASIDE_ROWS = 1_000
 QUIET_FROM, ALOUD_FROM = 200, 40  # rows from which on some are set aside: without a word, and where it is said
@@ -41,6 +45,8 @@ def table_model(
     dropout: float = 0.0,
     shift: float = 0.0,
     scale: float = 1.0,
+    resolution: float = 0.0,
+    learns_scales: bool = False,
 ) -> Model:
     """A dense network on features of about unit size.
 
@@ -48,11 +54,16 @@ def table_model(
         task: 'regression' or 'classification'.
         num_classes: Of a classification.
         hidden: Widths of the hidden layers; () for a linear model.
-        prior: None for the default; a number s, for standard deviations of s / sqrt(fan-in); or any prior.
+        prior: None for the default; "learned", "fixed"; a number s, for standard deviations of s / sqrt(fan-in); or any
+            prior. See `table_prior`.
         temperature: Of the posterior; 1 is Bayes' rule.
         dropout: Share of hidden units that are dropped.
         shift: Where the targets of a regression are centred, in the user's units.
         scale: How large one unit of the network's target is, in the user's units.
+        resolution: The least difference of two targets, in the user's units. Numbers that were rounded to it are known
+            no better than resolution / sqrt(12), the standard deviation of what rounding took away; a noise that could
+            fall below that would make spikes of the posterior at every value that is repeated.
+        learns_scales: Whether the default prior is "learned".
     """
     if task not in TASKS:
         raise ValueError(f"task={task!r} is not known; choose 'regression' or 'classification'.")
@@ -65,26 +76,45 @@ def table_model(
     if task == "classification":
         likelihood = Categorical(num_classes or 2)
     else:
-        likelihood = HeteroscedasticGaussian(NOISE_FLOOR)
+        rounded = resolution / scale / 12**0.5
+        likelihood = HeteroscedasticGaussian(float(min(max(NOISE_FLOOR, rounded), MAX_NOISE_FLOOR)))
         if (shift, scale) != (0.0, 1.0):
             likelihood = Rescaled(likelihood, float(shift), float(scale))
+    if prior is None:
+        prior = "learned" if learns_scales else "fixed"
     return Model(network, likelihood, table_prior(task, prior, num_hidden=len(hidden)), temperature)
 
 
-def table_prior(task: Task, prior: Any = None, *, num_hidden: int = len(DEFAULT_HIDDEN)) -> Prior:
+def table_prior(task: Task, prior: Any = "fixed", *, num_hidden: int = len(DEFAULT_HIDDEN)) -> Prior:
     """Independent normals, as wide as keeps the size of what passes through a layer whatever its width.
 
-    Classes that are well separated need large logits, so the last layer is wider for them; hidden layers are not, for
-    wide ones make steps of the units. On rows held out of the training rows, log loss with scales (hidden, last) of
-    (10, 10) was 0.35 for digits and 0.11 for wine, with (1, 30) 0.26 and 0.08.
+    "learned": times scales that are inferred with the weights, one a layer, one an input of the first (automatic
+    relevance determination), and one for the mean and one for the noise in the last.
+
+    "fixed": classes that are well separated need large logits, so the last layer is wider for them; hidden layers are
+    not, for wide ones make steps of the units. On rows held out of the training rows, log loss with scales (hidden,
+    last) of (10, 10) was 0.35 for digits and 0.11 for wine, with (1, 30) 0.26 and 0.08.
     """
-    if prior is not None and not is_number(prior):
+    last = f"layer_{num_hidden}/*"
+    if isinstance(prior, str) and prior == "learned":
+        if task == "classification":
+            of_last = Learned(Normal(0.0, LEARNED_LOGIT_SCALE), initial=FIRST_SCALE)
+        else:
+            of_last = Learned(Normal(0.0, 1.0), by="output", initial=FIRST_SCALE)
+        of_first = Learned(Normal(0.0, 1.0), by="input", initial=FIRST_SCALE)
+        others = Learned(Normal(0.0, 1.0), initial=FIRST_SCALE)
+        return make_prior({last: of_last, "layer_0/*": of_first, "*": others}, fan_in=True)
+    if isinstance(prior, str) and prior == "fixed":
+        if task == "classification":
+            return make_prior({last: Normal(0.0, LOGIT_SCALE), "*": Normal(0.0, 1.0)}, fan_in=True)
+        return make_prior(Normal(0.0, 1.0), fan_in=True)
+    if isinstance(prior, str):
+        raise ValueError(f"prior={prior!r} is not known; choose 'learned' or 'fixed', or give a number or a prior.")
+    if not is_number(prior):
         return make_prior(prior)
-    if prior is not None and not prior > 0:
+    if not prior > 0:
         raise ValueError(f"prior={prior} must be above 0: the standard deviation of weights, times sqrt(fan-in).")
-    if prior is None and task == "classification":
-        return make_prior({f"layer_{num_hidden}/*": Normal(0.0, LOGIT_SCALE), "*": Normal(0.0, 1.0)}, fan_in=True)
-    return make_prior(Normal(0.0, 1.0 if prior is None else float(prior)), fan_in=True)
+    return make_prior(Normal(0.0, float(prior)), fan_in=True)
 
 
 def num_aside(num_rows: int, *, aloud: bool) -> int:

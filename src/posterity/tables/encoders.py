@@ -250,6 +250,7 @@ class TargetEncoder:
     task: Task | None = None  # None: decided from the values
     shift: float = 0.0
     scale: float = 1.0
+    resolution: float = 0.0  # the least difference of two numbers
     labels: list[Any] = field(default_factory=list)  # sorted: whole numbers, truth values or texts
     remarks: list[str] = field(default_factory=list)
 
@@ -280,6 +281,7 @@ class TargetEncoder:
         if values.min() == values.max():
             raise ValueError(f"The target holds one value only ({values[0]:g}): there is nothing to learn.")
         self.shift, self.scale = _moments(values, counts)
+        self.resolution = float(np.diff(np.unique(values)).min())
         return self
 
     def transform(self, target: Any) -> np.ndarray:

@@ -51,7 +51,9 @@ class _BayesianEstimator(BaseEstimator):
         method: A name ('laplace', 'hmc', ... of METHODS), which gets settings that suit the number of rows, or a
             method object such as HMC(num_draws=500).
         hidden: Widths of the hidden layers; () for a linear model.
-        prior: None for the default; a number s, for standard deviations of s / sqrt(fan-in); or any prior.
+        prior: None for the default, which is 'learned' with 'hmc' and 'fixed' with others: scales of the weights that
+            are inferred with them, one a layer and one an input, or that are not; a number s, for standard deviations
+            of s / sqrt(fan-in); or any prior.
         temperature: Of the posterior; 1 is Bayes' rule.
         holdout: Rows that are NOT trained on, for out-of-distribution p-values to be calibrated on. "auto": a tenth of
             the rows, at most 1,000, from 200 rows on; a share, such as 0.2; None: all are trained on, no p-values.

@@ -59,6 +59,8 @@ class TableCode:
             dropout=0.0 if method is None else method.card.dropout,
             shift=self.target.shift,
             scale=self.target.scale,
+            resolution=self.target.resolution,
+            learns_scales=method is not None and method.card.learns_scales,
         )
 
     def fit(
@@ -75,8 +77,11 @@ class TableCode:
         A sampler that is named uses the budget it has, until its diagnosis is good.
         """
         chosen = method if isinstance(method, Method) else table_method(method, len(rows[1]), effort=effort)
-        if isinstance(method, str) and options.get("budget") is not None:
-            options.setdefault("until", chosen.card.until)
+        if isinstance(method, str):
+            if options.get("budget") is not None:
+                options.setdefault("until", chosen.card.until)
+            if chosen.card.chains is not None:
+                options.setdefault("chains", chosen.card.chains)
         return fit(self.model(chosen, **model or {}), chosen, rows, metadata=self.metadata(), **options)
 
     def metadata(self) -> dict[str, Any]:

@@ -97,7 +97,9 @@ def layout_of(
     splits = mesh.shape["data"]
     width = batch_width(num_rows, phase.batch_size) if batches > 1 else padded_size(num_rows)
     width = -(-width // splits) * splits
-    return Layout(mesh, num_rows if batches > 1 else None, batches, width, phase.shuffle, keep, capacity, in_turn, float64)
+    return Layout(
+        mesh, num_rows if batches > 1 else None, batches, width, phase.shuffle, keep, capacity, in_turn, float64
+    )
 
 
 def place_rows(layout: Layout, rows: Dataset) -> Batch:

@@ -45,7 +45,11 @@ def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start, Execu
         if picks not in rows:
             rows[picks] = place_rows(layout, data)
         extra = place(_extra(method, validation, layout, total_steps), mesh)
-        scheduled.append(ScheduledPhase(number, phase, offset, layout, Shared(method, model, rows[picks], np.asarray(num_rows), extra)))
+        scheduled.append(
+            ScheduledPhase(
+                number, phase, offset, layout, Shared(method, model, rows[picks], np.asarray(num_rows), extra)
+            )
+        )
         offset += phase.num_steps
     return scheduled, start, execution
 

@@ -58,6 +58,10 @@ class Card:
     """Its marker in matplotlib."""
     settings: Callable[[TableSize], dict[str, Any]] = lambda size: {}  # noqa: ARG005
     """Settings that suit a table of a given size."""
+    chains: int | None = None
+    """Chains of a fit to a table by name; None: the method's own number."""
+    learns_scales: bool = False
+    """Whether a table's prior has scales that are learned with the weights, where the user gives no prior."""
     dropout: float = 0.0
     """Share of hidden units that the network made for a table drops."""
     share: int = 3

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import jax
 import jax.numpy as jnp
@@ -52,7 +52,6 @@ from posterity.inference.methods.hamiltonian import (
 from posterity.inference.methods.sampler import check_counts, check_positive
 from posterity.models.model import Model
 
-
 Metric = Literal["prior", "variational"]
 FIRST_STEP = 0.05  # of trajectories in the variational metric, in widths of q
 
@@ -84,6 +83,10 @@ class HMC(Hamiltonian):
         max_leapfrog: Most leapfrog steps of a trajectory with an adapted step size. A step size that collapses then
             shortens its trajectories, which is still a valid sampler but a slow one. A given step size has no limit.
         thin: Keep every thin-th step.
+        metric: What trajectories measure distance by. "prior": the prior's widths. "variational": the widths of a
+            mean-field Gaussian that is fitted first, from where each chain starts; a trajectory then has the length
+            pi / 2 in units of these widths, and so has a `trajectory_length` that is given.
+        num_variational: Steps that fit it.
     """
 
     card = Card(
@@ -97,7 +100,15 @@ class HMC(Hamiltonian):
         colour="ink",
         line="-",
         marker="o",
-        settings=lambda size: {"num_draws": size.count(100), "num_burn_in": size.count(50, 20)},
+        settings=lambda size: {
+            "num_draws": size.count(50),
+            "num_burn_in": size.count(60, 20),
+            "metric": "variational",
+            "num_variational": size.count(500, 100),
+            "max_leapfrog": 32,
+        },
+        chains=8,
+        learns_scales=True,
         share=8,
         gradients=lambda method: float(method.max_leapfrog),
         until="good",
@@ -127,6 +138,9 @@ class HMC(Hamiltonian):
             raise ValueError(f"HMC(jitter={self.jitter}) must lie in [0, 1); 0.5 is usual, 0 switches it off.")
         check_adaptation(self, "num_burn_in", 50)
         check_head(self)
+        if self.metric not in get_args(Metric):
+            raise ValueError(f"HMC(metric={self.metric!r}) is not known; choose 'prior' or 'variational'.")
+        check_counts(self, num_variational=1)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         del num_rows
@@ -135,9 +149,13 @@ class HMC(Hamiltonian):
 
     def check(self, model: Model, params: Params, data: Dataset) -> None:
         del data
-        if self.trajectory_length is not None:
+        if self.trajectory_length is not None and self.metric == "prior":
             return
         check_widths(self, prior_widths(model, params))
+
+    def adapts(self, clock: Clock) -> Array:
+        """Whether the step size learns from a step: in burn-in, which variational inference precedes."""
+        return clock.phase == (1 if self.metric == "variational" else 0)
 
     def kernel(self, model: Model) -> Kernel:
         return _kernel(self, model)
@@ -150,7 +168,9 @@ def _kernel(method: HMC, model: Model) -> Kernel:
         density, position = space.density, space.density.position(params)
         if method.metric == "variational":
             # Gradient and measure are those of draws of q, once there are some: here they would only be compiled.
-            measure = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(density.measure, position))
+            measure = jax.tree.map(
+                lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(density.measure, position)
+            )
             q = variational.begin(position, space.prior_widths)
             step_size = None if method.step_size else adaptation.begin(jnp.asarray(FIRST_STEP, float), BOLDNESS)
             return HMCState(params, jnp.zeros_like(position), measure, step_size, q)
@@ -209,18 +229,14 @@ class Move(NamedTuple):
     num_leapfrog: Array
     covered: Array
     inferring: Array  # whether it is a step of variational inference
-    adapting: Array  # whether the step size learns from it
 
 
 def _move(method: HMC, space: Space, state: HMCState, begin: Point, clock: Clock) -> Move:
-    no = jnp.zeros((), bool)
     if state.q is None:
-        adapting = clock.phase == 0
-        return Move(begin, space.widths, *_steps(method, state, space.length, clock, adapting), no, adapting)
-    inferring, adapting = clock.phase == 0, clock.phase == 1
-    prior = space.prior_widths
+        return Move(begin, space.widths, *_steps(method, state, space.length, clock), jnp.zeros((), bool))
+    inferring, prior = clock.phase == 0, space.prior_widths
     length = jnp.asarray(np.pi / 2 if method.trajectory_length is None else method.trajectory_length, float)
-    step_size, num_leapfrog, covered = _steps(method, state, length, clock, adapting)
+    step_size, num_leapfrog, covered = _steps(method, state, length, clock)
     # A drift of one width from the mean of q, with no kick before it, is a draw of q: no second program is compiled.
     still = jax.tree.map(jnp.zeros_like, begin.gradient)
     draw = begin._replace(position=variational.centre(state.q, prior), gradient=still)
@@ -232,7 +248,6 @@ def _move(method: HMC, space: Space, state: HMCState, begin: Point, clock: Clock
         jnp.where(inferring, one(num_leapfrog), num_leapfrog),
         jnp.where(inferring, one(covered), covered),
         inferring,
-        adapting,
     )
 
 
@@ -258,10 +273,10 @@ def transition(
     if adapted is not None:
         moved = adaptation.update(adapted, acceptance, method.target_acceptance, GAMMA)
         if q is not None:
-            # Chains that leave q for the bulk of the posterior find it stiffer: what was learned on the way is forgotten.
+            # Chains that leave q for the bulk of the posterior find it stiffer: what they learned before is forgotten.
             again = (clock.step + 1 == clock.num_steps // 4) | (clock.step + 1 == clock.num_steps // 2)
             moved = pytrees.select(again, adaptation.begin(jnp.exp(moved.log_step_size), 1.0), moved)
-        adapted = pytrees.select(move.adapting, moved, adapted)
+        adapted = pytrees.select(method.adapts(clock), moved, adapted)
     if q is not None:
         learned = variational.update(q, momentum, end.gradient, space.prior_widths, clock)
         q = pytrees.select(move.inferring, learned, q)
@@ -290,13 +305,13 @@ def trajectory(method: HMC, model: Model, params: Params) -> tuple[Array, Params
     return jnp.asarray(length, float), widths
 
 
-def _steps(method: HMC, state: HMCState, length: Array, clock: Clock, adapting: Array) -> tuple[Array, Array, Array]:
+def _steps(method: HMC, state: HMCState, length: Array, clock: Clock) -> tuple[Array, Array, Array]:
     """Step size and number of leapfrog steps of this trajectory, and how much of its length they cover."""
     if state.step_size is None:
         step_size, most = jnp.asarray(method.step_size, float), jnp.iinfo(jnp.int32).max
     else:
         step_size, most = (
-            jnp.minimum(adaptation.current(state.step_size, adapting), length),
+            jnp.minimum(adaptation.current(state.step_size, method.adapts(clock)), length),
             method.max_leapfrog,
         )
     whole = stretched_steps(length, method.jitter, step_size, clock)

@@ -52,7 +52,9 @@ def centre(q: Variational, widths: Params) -> Params:
 
 def metric(q: Variational, widths: Params) -> Params:
     """The width of each weight under q."""
-    return jax.tree.map(lambda log_width, width: jnp.exp(log_width) * width.astype(log_width.dtype), q.log_width, widths)
+    return jax.tree.map(
+        lambda log_width, width: jnp.exp(log_width) * width.astype(log_width.dtype), q.log_width, widths
+    )
 
 
 def update(q: Variational, noise: Params, gradient: Params, widths: Params, clock: Clock) -> Variational:
