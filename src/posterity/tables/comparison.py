@@ -25,6 +25,7 @@ from posterity.posterior.diagnosis import Diagnosis, Verdict
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
 from posterity.storage.folder import MANIFEST
+from posterity.tables.baselines import Baseline, baselines
 from posterity.tables.defaults import table_method
 from posterity.tables.split import Prepared
 from posterity.tables.verdict import Ruling, rule
@@ -77,6 +78,7 @@ class Comparison:
     entries: tuple[Entry, ...]
     failures: dict[str, str] = field(default_factory=dict)  # label -> the message
     remarks: tuple[str, ...] = ()  # what was done with columns and rows
+    baselines: tuple[Baseline, ...] = ()  # what predicts without a network
     settings: dict[str, Any] = field(default_factory=dict)  # seed, budget, split, ...; `reference`: can it be trusted
 
     def verdict(self) -> list[str]:
@@ -123,7 +125,13 @@ class TableRun(NamedTuple):
         with suppress(RuntimeError, ArithmeticError), warnings.catch_warnings():
             warnings.simplefilter("ignore")
             self.prepared.code.fit(
-                method, self.prepared.train, model=self.model, seed=self.prepared.seed, budget=MOMENT, progress=False
+                method,
+                self.prepared.train,
+                model=self.model,
+                chains=method.card.chains,
+                seed=self.prepared.seed,
+                budget=MOMENT,
+                progress=False,
             )
 
     def fit(self, name: str, budget: float | None = None) -> Posterior:
@@ -199,6 +207,7 @@ def compare(
     posteriors, failures = _fit_all(run, methods, budget, say)
     say("Judging them at the test rows ...")
     entries, reference, unjudged = _judge(prepared, posteriors)
+    rivals = tuple(baselines(code.task, prepared.train, prepared.test, prepared.seed)) if entries else ()
     for label, message in unjudged.items():
         say(f"  {label} failed: {message}")
     return Comparison(
@@ -213,6 +222,7 @@ def compare(
         entries=entries,
         failures=failures | unjudged,
         remarks=(*remarks, *prepared.remarks),
+        baselines=rivals,
         settings={
             "seed": prepared.seed,
             "budget": budget,
@@ -231,6 +241,7 @@ def _fit_all(
     deadline, compiling = None if budget is None else time.perf_counter() + budget, 0.0
     posteriors: dict[str, Posterior] = {}
     failures: dict[str, str] = {}
+    methods = sorted(methods, key=lambda name: METHODS[name].card is REFERENCE)  # it uses the time that others leave
     for number, name in enumerate(methods):
         label, one, share = METHODS[name].card.label, run._replace(store=run.store and run.store / name), None
         say(f"{label} ...")

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from posterity.metrics import SCORES, mean_over_rows
+from posterity.metrics import SCORES, Estimate, mean_over_rows
 
 if TYPE_CHECKING:
     from posterity.tables.comparison import Comparison, Entry
 
 MIN_TEST_ROWS = 20  # fewer tell methods apart by chance
+WILD = 3.0  # nats between two methods at one row
 TRUSTED = ("good", "usable", "independent")  # of the verdicts on chains
 
 
@@ -28,12 +29,12 @@ def rule(comparison: Comparison, reference: str) -> Ruling:
         return Ruling(("No method came to an end, so there is nothing to compare.",), None)
     top = min(comparison.entries, key=lambda entry: entry.scores["nll"].value)
     best = _best(comparison, top)
-    lines = [*_on_reference(comparison, reference), *_on_scores(top, best)]
+    lines = [*_on_scores(top, best), *_on_baselines(comparison, top), *_on_reference(comparison, reference)]
     if (num_rows := len(comparison.test[1])) < MIN_TEST_ROWS:
         few = f"{num_rows} test rows are too few to say which method to use"
-        return Ruling((*lines, f"{few}: give at least {MIN_TEST_ROWS}, by more rows or a larger --test-share."), None)
+        return Ruling((f"{few}: give at least {MIN_TEST_ROWS}, by more rows or a larger --test-share.", *lines), None)
     chosen = _recommended(best)
-    return Ruling((*lines, *_on_coverage(comparison), _advice(top, best, chosen)), chosen)
+    return Ruling((_advice(top, best, chosen), *lines, *_on_coverage(comparison)), chosen)
 
 
 def _recommended(best: list[Entry]) -> Entry | None:
@@ -52,13 +53,27 @@ def _best(comparison: Comparison, top: Entry) -> list[Entry]:
 
 
 def _ties(entry: Entry, top: Entry, y: np.ndarray) -> bool:
-    """Whether test rows cannot tell two methods apart: by two standard errors of their difference, row by row.
-
-    Rows that are hard for both make each score uncertain, and say nothing of which is better.
-    """
-    with np.errstate(invalid="ignore"):  # rows that both hold impossible: no difference to speak of
-        behind = mean_over_rows(np.asarray(top.prediction.log_prob(y)) - np.asarray(entry.prediction.log_prob(y)))
+    """Whether test rows cannot tell two methods apart: by two standard errors of their difference, row by row."""
+    behind = paired(np.asarray(top.prediction.log_prob(y)), np.asarray(entry.prediction.log_prob(y)))
     return behind.value <= 2 * behind.standard_error or behind.value <= 0
+
+
+def paired(one: np.ndarray, other: np.ndarray) -> Estimate:
+    """How much higher the first log densities [N] are on average, with an error that a few wild rows cannot inflate.
+
+    Rows that are hard for both make each score uncertain, and say nothing of which is better: only their difference
+    counts. The error is that of differences clipped to WILD around their median: a method that is hundreds of nats off
+    at a few rows is behind, and not "within two standard errors" because of them.
+    """
+    with np.errstate(invalid="ignore"):
+        differences = one - other
+    differences = differences[~np.isnan(differences)]  # rows that both hold impossible: no difference to speak of
+    if not len(differences):
+        return Estimate(0.0, float("nan"))
+    middle = np.median(differences)
+    return Estimate(
+        float(np.mean(differences)), mean_over_rows(np.clip(differences, middle - WILD, middle + WILD)).standard_error
+    )
 
 
 def _on_reference(comparison: Comparison, reference: str) -> list[str]:
@@ -102,6 +117,20 @@ def _on_scores(top: Entry, best: list[Entry]) -> list[str]:
     if others:
         line += f"; within two standard errors of the difference: {', '.join(others)}"
     return [f"{line}."]
+
+
+def _on_baselines(comparison: Comparison, top: Entry) -> list[str]:
+    """Is a Bayesian network worth it here?"""
+    if not comparison.baselines:
+        return []
+    rival = max(comparison.baselines, key=lambda one: one.log_prob.mean())
+    ahead = paired(np.asarray(top.prediction.log_prob(comparison.test[1])), rival.log_prob)
+    by = f"{Estimate(abs(ahead.value), ahead.standard_error)} nats a row"
+    if ahead.value > 2 * ahead.standard_error:
+        return [f"A Bayesian network is worth it here: {top.label} is ahead of {rival.label} by {by}."]
+    if ahead.value < -2 * ahead.standard_error:
+        return [f"A Bayesian network is not worth it here for its density: {rival.label} is ahead by {by}."]
+    return [f"A Bayesian network predicts no better here than {rival.label}: the difference is {by}."]
 
 
 def _on_coverage(comparison: Comparison) -> list[str]:

@@ -84,8 +84,9 @@ class HMC(Hamiltonian):
             shortens its trajectories, which is still a valid sampler but a slow one. A given step size has no limit.
         thin: Keep every thin-th step.
         metric: What trajectories measure distance by. "prior": the prior's widths. "variational": the widths of a
-            mean-field Gaussian that is fitted first, from where each chain starts; a trajectory then has the length
-            pi / 2 in units of these widths, and so has a `trajectory_length` that is given.
+            mean-field Gaussian that is fitted first, from where each chain starts; trajectories are then measured in
+            these widths, also a `trajectory_length` that is given, and pi of them long by default: mean-field widths
+            are narrower than the posterior's own.
         num_variational: Steps that fit it.
     """
 
@@ -235,7 +236,7 @@ def _move(method: HMC, space: Space, state: HMCState, begin: Point, clock: Clock
     if state.q is None:
         return Move(begin, space.widths, *_steps(method, state, space.length, clock), jnp.zeros((), bool))
     inferring, prior = clock.phase == 0, space.prior_widths
-    length = jnp.asarray(np.pi / 2 if method.trajectory_length is None else method.trajectory_length, float)
+    length = jnp.asarray(np.pi if method.trajectory_length is None else method.trajectory_length, float)
     step_size, num_leapfrog, covered = _steps(method, state, length, clock)
     # A drift of one width from the mean of q, with no kick before it, is a draw of q: no second program is compiled.
     still = jax.tree.map(jnp.zeros_like, begin.gradient)
