@@ -24,7 +24,7 @@ from posterity.networks import linear, mlp
 from posterity.weights.families import Samples
 
 CASES, DATA = targets.TEMPERED, targets.DATA
-COARSE = {"num_burn_in": 50, "num_draws": 12_000}  # static: tests that agree on it share a program
+COARSE = {"num_burn_in": 50, "num_draws": 24_000}  # static: tests that agree on it share a program
 
 
 # ---------------------------------------------------------------------------------------------------- exact targets
