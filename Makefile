@@ -5,7 +5,7 @@ RUN := $(VENV)/bin
 # Files in their own order: sorted by their number of tests, the slowest would come last and alone.
 PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long durations lint types hooks docs pages results-page reproduce-quick benchmark clean
+.PHONY: demo test test-long durations lint types hooks docs pages results-page reproduce-quick benchmark peers clean
 
 demo: $(VENV)/.installed
 	$(RUN)/posterity demo demo
@@ -51,6 +51,10 @@ reproduce-quick: $(VENV)/.installed
 benchmark: $(VENV)/.installed .benchmark-venv/.installed
 	status=0; for part in core samplers networks; do $(RUN)/python benchmarks/$$part.py || status=1; done; exit $$status
 
+# Peers of the estimators that are no dependencies of ours, on the same rows.
+peers: .peers-venv/.installed
+	.peers-venv/bin/python benchmarks/estimators.py NGBoost CatBoost "CatBoost, own"
+
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
@@ -76,5 +80,10 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	.benchmark-venv/bin/python -m pip install -q -r $<
 	touch $@
 
+.peers-venv/.installed: benchmarks/peers.txt
+	$(PYTHON) -m venv .peers-venv
+	.peers-venv/bin/python -m pip install -q -r $<
+	touch $@
+
 clean:
-	rm -rf $(VENV) .benchmark-venv site .pytest_cache .ruff_cache demo
+	rm -rf $(VENV) .benchmark-venv .peers-venv site .pytest_cache .ruff_cache demo

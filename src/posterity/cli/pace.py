@@ -104,4 +104,4 @@ def _longest_step(method: Method, num_rows: int, pace: Pace) -> float:
 
 def _rounds(method: Method) -> int:
     """Chains that one device runs, one after the other."""
-    return -(-method.num_chains // jax.device_count())
+    return -(-(method.card.chains or method.num_chains) // jax.device_count())
