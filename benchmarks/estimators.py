@@ -30,7 +30,9 @@ RESULTS = Path("results/estimators.json")
 DATA = Path(os.environ.get("POSTERITY_DATA", "../shared/data"))
 NUM_SPLITS = 2
 TRAIN_ROWS, TEST_ROWS = 1_000, 2_000
-UCI = ["boston", "concrete", "energy", "kin8nm", "naval", "power", "protein", "wine", "yacht"]
+UCI = {"boston": "bostonHousing", "concrete": "concrete", "energy": "energy", "kin8nm": "kin8nm", "yacht": "yacht"}
+UCI |= {"naval": "naval-propulsion-plant", "power": "power-plant", "protein": "protein-tertiary-structure"}
+UCI |= {"wine": "wine-quality-red"}
 NUMBERS = ["servo", "concreteslump", "machine", "autos", "forest", "pendulum", "solar", "sml", "pumadyn32nm", "kin40k"]
 CLASSES = [
     "bupa",
@@ -80,8 +82,8 @@ class Rows(NamedTuple):
 
 def tables() -> Iterator[tuple[str, str, list[Rows]]]:
     """(name, task, splits) of thirty tables."""
-    for name in UCI:
-        with np.load(DATA / "uci" / f"{name}.npz") as data:
+    for name, file in UCI.items():
+        with np.load(DATA / "uci" / f"{file}.npz") as data:
             x, y, splits = pd.DataFrame(data["X"]), data["y"], list(zip(data["train"], data["test"], strict=True))
         x.columns = [f"x{i}" for i in range(x.shape[1])]
         yield name, "regression", [cut(x, y, *splits[number], number) for number in range(NUM_SPLITS)]
