@@ -17,7 +17,8 @@ A number is taken for Gaussian, with the covariance V of its mean over draws and
 
 from __future__ import annotations
 
-from typing import Any, Literal, NamedTuple, get_args
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
 
 import numpy as np
 
@@ -32,7 +33,8 @@ SCORES: tuple[Score, ...] = get_args(Score)
 BLOCK_VALUES = 2**24  # numbers in a block of candidates: 128 MB
 
 
-class Acquired(NamedTuple):
+@dataclass(frozen=True)
+class Acquired:
     """Rows of the pool to ask for, in the order they were chosen."""
 
     index: np.ndarray
