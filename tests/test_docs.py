@@ -28,11 +28,15 @@ QUICK = [
 ]
 EXAMPLES = {
     "Model": posterity.Model,
+    "Posterior.as_prior": posterity.Posterior.as_prior,
     "Posterior.diagnose": posterity.Posterior.diagnose,
     "Posterior.predict": posterity.Posterior.predict,
     "Prediction.interval": posterity.Prediction.interval,
     "BayesianRegressor": posterity.BayesianRegressor,
-    **{name: getattr(posterity, name) for name in ("audit", "fit", "likelihood", "load", "prior")},
+    **{
+        name: getattr(posterity, name)
+        for name in ("acquire", "audit", "compare_models", "decide", "fit", "likelihood", "load", "prior")
+    },
 }
 PRINTED = re.compile(r"^\| `(\w+)` \| ([\d.]+) \| ([\d.]+) \| ([\d.]+) \|$", re.M)
 SETTING = re.compile(r"^\| `(\w+)` \| (.*?) \|", re.M)

@@ -6,11 +6,13 @@ import pkgutil
 import re
 from pathlib import Path
 from types import ModuleType
+from typing import get_args
 
 import pytest
 
 import posterity
 from posterity.inference import METHODS
+from posterity.inference.methods.card import Expectation
 from posterity.inference.methods.sampler import Sampler
 from posterity.plots import PALETTE
 
@@ -84,6 +86,7 @@ def test_every_method_has_a_card_of_its_own():
         assert all((card.label, card.what, card.when, card.reference, card.ignorance, card.cost)), name
         assert card.colour in PALETTE
         assert card.is_sampler == issubclass(method, Sampler), name
+        assert card.verdict in get_args(Expectation), name
     styles = [(method.card.colour, method.card.line, method.card.marker) for method in METHODS.values()]
     assert len(set(styles)) == len(METHODS)
 

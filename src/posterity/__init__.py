@@ -6,6 +6,7 @@ prediction = posterior.predict(x_new)
 prediction.mean, prediction.aleatoric, prediction.epistemic, prediction.ood
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from numpyro.distributions import Normal
@@ -44,6 +45,12 @@ from posterity.storage.codec import StoreError
 
 if TYPE_CHECKING:
     from posterity.tables.estimators import BayesianClassifier, BayesianRegressor
+    from posterity.uses.acquire import acquire
+    from posterity.uses.active import active_learning
+    from posterity.uses.compare_models import compare_models
+    from posterity.uses.continual import continual_learning, coreset
+    from posterity.uses.decide import control_risk, decide
+    from posterity.uses.verify import verify
 
 __version__ = "0.1.0"
 
@@ -73,9 +80,16 @@ __all__ = [
     "StoreError",
     "StuckError",
     "StudentT",
+    "acquire",
+    "active_learning",
     "audit",
     "cnn_lstm",
+    "compare_models",
+    "continual_learning",
+    "control_risk",
+    "coreset",
     "cross_entropy",
+    "decide",
     "dropout_relation",
     "entropy",
     "evaluate",
@@ -96,14 +110,24 @@ __all__ = [
     "scale_mixture",
     "self_information",
     "unet",
+    "verify",
 ]
 __all__ += methods.__all__
 
 
-def __getattr__(name: str) -> Any:
-    """The estimators are loaded when asked for: scikit-learn and pandas take a second to import."""
-    if name not in ("BayesianClassifier", "BayesianRegressor"):
-        raise AttributeError(f"module 'posterity' has no attribute {name!r}")
-    from posterity.tables import estimators
+# Loaded when asked for: scikit-learn and pandas take a second to import.
+_LATER = {
+    **dict.fromkeys(("BayesianClassifier", "BayesianRegressor"), "posterity.tables.estimators"),
+    "acquire": "posterity.uses.acquire",
+    "active_learning": "posterity.uses.active",
+    "compare_models": "posterity.uses.compare_models",
+    **dict.fromkeys(("continual_learning", "coreset"), "posterity.uses.continual"),
+    **dict.fromkeys(("control_risk", "decide"), "posterity.uses.decide"),
+    "verify": "posterity.uses.verify",
+}
 
-    return getattr(estimators, name)
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATER:
+        raise AttributeError(f"module 'posterity' has no attribute {name!r}")
+    return getattr(importlib.import_module(_LATER[name]), name)

@@ -192,6 +192,18 @@ def methods(as_json: Json = False) -> None:
 
 
 @app.command()
+def verify(
+    method: Annotated[str, typer.Argument(help="One of `posterity methods`.")],
+    seed: Annotated[int, typer.Option(help="Of fits and simulations.", min=0)] = 0,
+    as_json: Json = False,
+) -> None:
+    """Check that a method does what it claims, on posteriors whose answers are known. About two minutes."""
+    from posterity.cli.verify import run_verify
+
+    run_verify(method, seed, as_json)
+
+
+@app.command()
 def demo(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the pictures go.")] = Path("posterity-demo"),
 ) -> None:

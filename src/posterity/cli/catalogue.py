@@ -42,11 +42,12 @@ def check_methods(given: str | None) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def check_method(given: str) -> str:
+def check_method(given: str, for_tables: bool = True) -> str:
+    """The name of a method; `for_tables`: of one that can fit a table."""
     name = re.sub(r"[\s-]+", "_", given.strip().lower())
     if name in METHODS:
         card = METHODS[name].card
-        if card.for_tables:
+        if card.for_tables or not for_tables:
             return name
         raise InputError(f"{name} cannot be used here. {card.what} {card.when} Others: `posterity methods`.")
     guess = similar_name(name, METHODS)

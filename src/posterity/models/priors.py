@@ -3,6 +3,9 @@
 Anything that says what it believes can be a prior: a numpyro distribution (for every weight), or a mapping from path
 patterns to distributions, the first match counting: `{"*bias": Flat(), "layer_0/*": Normal(0, 0.1), "*": Normal(0, 1)}`
 
+A Normal may also have a mean and a width for each weight of a leaf, in its shape: what a posterior becomes where it is
+the prior of what comes next (`Posterior.as_prior`).
+
 Where a scale is learned (scales.py), the weight is the standardised one, z, and its log scales, under "log_scales/" and
 the weight's path, are variables beside it with a distribution of their own.
 """
@@ -131,7 +134,8 @@ class Prior:
             normal, factor = self.find(name), self.factor(name, weight.shape, fan_in_axis)
             standard = (weight / factor - normal.loc) / normal.scale
             constant = jnp.log(normal.scale * factor) + 0.5 * np.log(2 * np.pi)
-            return -0.5 * jnp.vdot(standard, standard) - weight.size * constant
+            constants = constant.sum() if normal.batch_shape else weight.size * constant
+            return -0.5 * jnp.vdot(standard, standard) - constants
 
         return pytrees.total(pytrees.map_with_path(leaf, params))
 
@@ -155,7 +159,7 @@ class Prior:
                 raise ValueError(
                     f"The prior of {name!r} is flat and cannot be sampled; give it a proper one, e.g. Normal(0, 1)."
                 )
-            draw = distribution.sample(keys[name], weight.shape)
+            draw = distribution.sample(keys[name], () if distribution.batch_shape else weight.shape)
             return (draw * self.factor(name, weight.shape, fan_in_axis)).astype(weight.dtype)
 
         return pytrees.map_with_path(leaf, params)
@@ -187,6 +191,11 @@ class Prior:
 
     def is_gaussian(self, name: str) -> bool:
         return isinstance(self.find(name), dist.Normal)
+
+    def differs_within(self, name: str) -> bool:
+        """Whether each weight of this leaf has a distribution of its own."""
+        found = self.find(name)
+        return isinstance(found, dist.Normal) and bool(found.batch_shape)
 
     def is_fixed(self, name: str) -> bool:
         return isinstance(self.find(name), Fixed)
@@ -303,6 +312,8 @@ def _describe(distribution: Any) -> str:
         columns = (distribution.mixing_distribution.probs, parts.loc, parts.scale)
         terms = zip(*(np.asarray(column) for column in columns), strict=True)
         return " + ".join(f"{weight:.3g} N({mean:.3g}, {scale:.3g}^2)" for weight, mean, scale in terms)
+    if distribution.batch_shape:
+        return f"{type(distribution).__name__} of each weight"
     names = distribution.arg_constraints
     values = ", ".join(f"{name}={np.asarray(getattr(distribution, name)):.4g}" for name in names)
     return f"{type(distribution).__name__}({values})"

@@ -18,8 +18,10 @@ from posterity.core.devices import check_process
 from posterity.core.types import Family, Key, Params
 from posterity.data.arrays import check_inputs, check_like
 from posterity.models.model import Model
+from posterity.models.priors import Prior
 from posterity.posterior import diagnose
 from posterity.posterior.diagnosis import Diagnosis
+from posterity.posterior.handing_on import gaussian_prior
 from posterity.posterior.trace import Trace
 from posterity.prediction.novelty import (
     FEATURE_DRAWS,
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
     from posterity.posterior.receipt import Receipt
 
 DEFAULT_DRAWS = 100
+WIDTH_DRAWS = 4_000
 DRAWING = 2**28  # folded into the keys of draws, clear of what `fit` and samples of targets fold in
 
 
@@ -184,6 +187,33 @@ class Posterior:
         family, draws = family.at_hand(self._choose(1 if fresh else num_draws))
         key = _draw_key(seed)
         return jax.vmap(lambda index: family.weights(self.model, key, index))(jnp.asarray(draws))
+
+    def as_prior(self, *, widen: float = 1.0, num_draws: int = WIDTH_DRAWS, seed: int = 0) -> Prior:
+        """A prior with the mean and width of every weight, an independent Gaussian each: `Model(prior=...)` learns on.
+
+        What weights have to do with each other is lost, so learn with one chain: Gaussians around several modes at once
+        describe none of them. Weights that were held fixed stay so; give them by `start=posterior`.
+
+        Args:
+            widen: Multiplies all widths; above 1, what was learned counts less.
+            num_draws: Fresh draws that widths are estimated from, where they are not known in closed form; stored ones
+                are all used.
+            seed: Of fresh draws.
+
+        Examples:
+            >>> import numpy as np
+            >>> from posterity import Exact, Gaussian, Model, fit, linear
+            >>> x = np.linspace(-1.0, 1.0, 20)[:, None]
+            >>> first = fit(Model(linear(), Gaussian(0.1)), Exact(), (x, 2.0 * x[:, 0]), progress=False)
+            >>> model = Model(linear(), Gaussian(0.1), first.as_prior())
+            >>> second = fit(model, Exact(), (x, 2.0 * x[:, 0]), progress=False)
+            >>> bool((second.predict(x).epistemic < first.predict(x).epistemic).all())
+            True
+        """
+        if not (is_number(widen) and widen > 0):
+            raise ValueError(f"widen={widen!r} must be a number above 0; 1 takes the posterior as it is.")
+        draws = self.weights(num_draws if self.family.num_draws is None else None, seed)
+        return gaussian_prior(self.model, self.family, draws, widen)
 
     def starting_weights(self, num_chains: int) -> Params:
         """Complete weights for so many chains of another method, [C, ...]; chains are used again where too few."""

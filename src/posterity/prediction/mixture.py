@@ -29,18 +29,36 @@ POISSON = 1e20  # the concentration at which a negative binomial count of any fl
 
 def mean(model: Model, block: Components) -> Array:
     """E[y], elementwise; class probabilities for classes."""
+    return _means(model, block).mean(0)
+
+
+def draw_means(model: Model, block: Components) -> Array:
+    """The same under each component, rows first: [n, S, ...]."""
+    return jnp.moveaxis(_means(model, block), 0, 1)
+
+
+def _means(model: Model, block: Components) -> Array:
     marginal = block.marginal(model)
     if model.likelihood.kind == "classes":
-        return class_probs(marginal).mean(0)
+        return class_probs(marginal)
     single = elementwise(marginal)
-    return jnp.broadcast_to(single.mean, single.batch_shape).mean(0)
+    return jnp.broadcast_to(single.mean, single.batch_shape)
 
 
 def log_prob(model: Model, block: Components, y: Array) -> Array:
     """log p(y) of the mixture, by log-mean-exp; one number per row (axes between N and K are summed before mixing)."""
-    log_probs = jnp.asarray(block.marginal(model).log_prob(y[None]))
-    log_probs = log_probs.reshape(*log_probs.shape[:2], -1).sum(-1)
+    log_probs = _log_probs(model, block, y)
     return jax.nn.logsumexp(log_probs, axis=0) - jnp.log(log_probs.shape[0])
+
+
+def draw_log_probs(model: Model, block: Components, y: Array) -> Array:
+    """log p(y) under each component, rows first: [n, S]."""
+    return _log_probs(model, block, y).T
+
+
+def _log_probs(model: Model, block: Components, y: Array) -> Array:
+    log_probs = jnp.asarray(block.marginal(model).log_prob(y[None]))
+    return log_probs.reshape(*log_probs.shape[:2], -1).sum(-1)
 
 
 def quantiles(model: Model, block: Components, levels: Array) -> Array:
@@ -163,15 +181,26 @@ def samples(model: Model, block: Components, row: Array, key: Key, count: Array)
 
     The order is the seed's alone: sample i comes from one and the same component at all rows, a draw of the function.
     """
-    # A stream of its own: the same seed may have drawn the weights.
-    key_order, key_noise = jax.random.split(jax.random.fold_in(key, SAMPLING))
     num_components = block.outputs.shape[0]
+    key_order, key_noise = _sampling_keys(key, row)
     order = jax.random.permutation(key_order, num_components)
-    key_noise = jax.random.fold_in(key_noise, row[0])  # each block has noise of its own
     rounds = -(-count.shape[0] // num_components)
     drawn = jnp.asarray(block.marginal(model).sample(key_noise, (rounds,)))[:, order]  # [R, S, n, ...]
     flat = drawn.reshape(-1, *drawn.shape[2:])[: count.shape[0]]
     return jnp.moveaxis(flat, 0, 1)
+
+
+def draw_samples(model: Model, block: Components, row: Array, key: Key, count: Array) -> Array:
+    """So many draws of the target from every component, rows first and the components in order: [n, R, S, ...]."""
+    drawn = jnp.asarray(block.marginal(model).sample(_sampling_keys(key, row)[1], count.shape))
+    return jnp.moveaxis(drawn, 2, 0)
+
+
+def _sampling_keys(key: Key, row: Array) -> tuple[Key, Key]:
+    """Of the order of components, the same at all rows, and of noise, of which each block has its own."""
+    # A stream of its own: the same seed may have drawn the weights.
+    key_order, key_noise = jax.random.split(jax.random.fold_in(key, SAMPLING))
+    return key_order, jax.random.fold_in(key_noise, row[0])
 
 
 def normal_parts(model: Model, block: Components) -> tuple[Array, Array]:

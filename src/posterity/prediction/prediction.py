@@ -18,6 +18,7 @@ from posterity import metrics
 from posterity.core import records
 from posterity.core.checks import is_number
 from posterity.data.arrays import check_numbers
+from posterity.metrics import convergence
 from posterity.models.units import Rescaled, without_units
 from posterity.prediction import mixture, uncertainty
 from posterity.prediction.novelty import Calibration
@@ -79,6 +80,27 @@ class Prediction:
         """The expected target; for classes, their probabilities [N, C]."""
         return self._in_units(self._map(mixture.mean))
 
+    @cached_property
+    def draw_means(self) -> np.ndarray:
+        """The expected target under each draw, [S, N, ...], or each Gaussian of a closed form; for classes their
+        probabilities [S, N, ..., C]. `mean` is their mean.
+        """
+        return np.moveaxis(self._in_units(self._map(mixture.draw_means)), 1, 0)
+
+    @property
+    def is_closed_form(self) -> bool:
+        """Whether Gaussian formulas stand in for draws, so that expectations have no Monte Carlo error."""
+        return self._stream.closed_form
+
+    def error_over_draws(self, values: np.ndarray) -> np.ndarray:
+        """Monte Carlo standard error of the mean over draws of numbers [S, ...], one from each draw of this prediction.
+
+        Wider where it rests on few effective draws; NaN for one draw, and for one short chain: neither can tell.
+        """
+        positions = uncertainty.chain_positions(self._stream.family, self._stream.draws)
+        # Independent draws are chains of one draw each.
+        return convergence.honest_error(values[positions] if positions.size else values[:, None])
+
     @property
     def probs(self) -> np.ndarray:
         """Class probabilities, averaged over draws [N, ..., C]."""
@@ -139,11 +161,11 @@ class Prediction:
 
     def log_prob(self, y: Any) -> np.ndarray:
         """log p(y) of the mixture, by log-mean-exp over draws, [N]."""
-        y = self._targets(y)
-        if not self._has_units:
-            return self._map(mixture.log_prob, y)
-        log_prob = self._map(mixture.log_prob, (y - self._shift) / self._scale)
-        return log_prob - np.log(self._scale) * np.prod(y.shape[1:])
+        return self._log_density(mixture.log_prob, y)
+
+    def draw_log_probs(self, y: Any) -> np.ndarray:
+        """log p(y) under each draw, [S, N]; for a closed form under each Gaussian."""
+        return self._log_density(mixture.draw_log_probs, y).T
 
     def log_prob_gaussian(self, y: Any) -> np.ndarray:
         """log N(y; mean, std^2): the moment-matched Gaussian some papers report instead; not the mixture's."""
@@ -162,6 +184,15 @@ class Prediction:
             stream = stream.of_fresh_draws(num_samples)
         shared = (jax.random.key(seed), jnp.zeros(num_samples))
         return np.moveaxis(self._in_units(stream.map(mixture.samples, rows, shared=shared, model=self._model)), 1, 0)
+
+    def draw_samples(self, num_each: int, seed: int = 0) -> np.ndarray:
+        """Draws of the target, so many from each draw of the weights, in their order: [S, num_each, N, ...].
+
+        Rows of a closed form are drawn each by itself.
+        """
+        shared = (jax.random.key(seed), jnp.zeros(num_each))
+        drawn = self._map(mixture.draw_samples, np.arange(self._stream.num_rows), shared=shared)  # [N, R, S, ...]
+        return np.moveaxis(self._in_units(drawn), (2, 1), (0, 1))
 
     def crps(self, y: Any) -> np.ndarray:
         """Continuous ranked probability score, [N, ...]: exact for Gaussian mixtures of at most 512 parts."""
@@ -253,6 +284,14 @@ class Prediction:
     def _map(self, function: Callable[..., Any], *per_row: Any, shared: tuple[Any, ...] = ()) -> Any:
         """What the stream makes of z, in units of its own."""
         return self._stream.map(function, *per_row, shared=shared, model=self._model)
+
+    def _log_density(self, function: Callable[..., Any], y: Any) -> np.ndarray:
+        """Logarithms of densities at y, in its units; axis 0 counts rows."""
+        y = self._targets(y)
+        if not self._has_units:
+            return self._map(function, y)
+        found = self._map(function, (y - self._shift) / self._scale)
+        return found - np.log(self._scale) * np.prod(y.shape[1:])
 
     def _in_units(self, values: np.ndarray) -> np.ndarray:
         """Places on the axis of z as places on that of the target."""

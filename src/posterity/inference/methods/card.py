@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
+Expectation = Literal["samples", "approximates"]
 FULL_BATCH_ROWS = 4_000  # up to here a step on all rows costs little more than one on a batch
 BATCH_ROWS = 512
 
@@ -68,6 +69,8 @@ class Card:
     """Parts of a budget that several methods share."""
     gradients: Callable[[Any], float] = lambda method: 1.0  # noqa: ARG005
     """Gradients that a step of the method takes at most."""
+    verdict: Expectation | None = None
+    """What `verify` should find: that it samples the posterior, or approximates it. None: nothing is claimed."""
     is_point: bool = False
     """Whether it ends in one weight vector, which has no epistemic uncertainty."""
     is_sampler: bool = False

@@ -63,6 +63,7 @@ class Exact(Method):
         reference="Bishop 2006",
         ignorance="exact",
         cost="a matrix",
+        verdict="samples",
         colour="ink",
         line=":",
         marker="*",

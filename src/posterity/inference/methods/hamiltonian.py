@@ -108,7 +108,7 @@ def check_adaptation(method: Any, warmup: str, remedy: int) -> None:
 def check_widths(method: Any, widths: Params) -> None:
     """Of `prior_widths`: all are finite, so that they give a length to trajectories."""
     for name, width in zip(pytrees.leaf_names(widths), jax.tree.leaves(widths), strict=True):
-        if not np.isfinite(width):
+        if not np.isfinite(width).all():
             sampler = type(method).__name__
             raise ValueError(
                 f"The prior of {name!r} has no finite variance, or none that is known, so {sampler} cannot choose its "
@@ -184,7 +184,10 @@ def pairwise_sum(values: Array) -> Array:
 
 
 def prior_widths(model: Model, params: Params) -> Params:
-    """s_i, one number per leaf: the prior's standard deviation in the target; inf or NaN where it has none."""
+    """s_i: the prior's standard deviation in the target; inf or NaN where it has none.
+
+    One number per leaf, or one for each weight of it where the prior has as many.
+    """
     prior, fan_in_axis = model.full_prior, model.network.fan_in_axis
     # What the target's temperature does to a Gaussian prior; for "likelihood" it leaves the prior alone.
     stretch = 1 / jnp.sqrt(model.tempering_factors[1])
@@ -199,11 +202,11 @@ def prior_widths(model: Model, params: Params) -> Params:
 
 
 def relative_widths(model: Model, params: Params) -> tuple[Array, Params]:
-    """s, the geometric mean over all weights, and s_i / s, one number per leaf; all 1 where any is not finite."""
+    """s, the geometric mean over all weights, and s_i / s as of `prior_widths`; all 1 where any is not finite."""
     widths = prior_widths(model, params)
     finite = pytrees.all_finite(widths)
     widths = jax.tree.map(lambda width: jnp.where(finite, width, 1.0), widths)
-    logs = jax.tree.map(lambda width, weight: jnp.log(width) * weight.size, widths, params)
+    logs = jax.tree.map(lambda width, weight: jnp.log(width) * (weight.size // width.size), widths, params)
     scale = jnp.exp(pytrees.total(logs) / pytrees.size(params))
     return scale, jax.tree.map(lambda width: width / scale, widths)
 

@@ -95,6 +95,8 @@ def find_head(model: Model, params: Params, x: object) -> Head | str:
             return f"{name} is held fixed"
         if not model.full_prior.is_gaussian(name):
             return f"the prior of {name} is not Normal"
+        if model.full_prior.differs_within(name):
+            return f"the prior of {name} differs from weight to weight"
         learned = model.full_prior.learned(name)
         if num_means > 1 and name == weight and learned is not None and learned.by == "output":
             return f"the scales of {name} differ by target"

@@ -98,6 +98,7 @@ class HMC(Hamiltonian):
         reference="Neal 2011",
         ignorance="right once converged",
         cost="10 to 10,000",
+        verdict="samples",
         colour="ink",
         line="-",
         marker="o",

@@ -88,6 +88,7 @@ class Laplace(Method):
         reference="MacKay 1992",
         ignorance="that of one mode",
         cost="1 + a pass",
+        verdict="approximates",
         colour="green",
         line="-",
         marker="P",

@@ -67,6 +67,7 @@ class MCDropout(Descent):
         reference="Gal & Ghahramani 2016",
         ignorance="with a fixed rate it does not shrink with data",
         cost="1",
+        verdict="approximates",
         colour="orange",
         line="-",
         marker="s",

@@ -119,6 +119,7 @@ class MILE(Sampler):
         reference="Sommer et al. 2025",
         ignorance="right up to a small error of the step size; none if adjusted",
         cost="5-50",
+        verdict="samples",
         colour="brown",
         line="-",
         marker="s",

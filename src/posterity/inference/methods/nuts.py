@@ -81,6 +81,7 @@ class NUTS(Hamiltonian):
         reference="Hoffman & Gelman 2014",
         ignorance="right once converged",
         cost="10 to 10,000",
+        verdict="samples",
         colour="ink",
         line="--",
         marker="s",

@@ -116,6 +116,7 @@ class SMC(Headed):
         reference="Del Moral et al. 2006",
         ignorance="right with enough particles, in all modes",
         cost="100 to 10,000",
+        verdict="samples",
         colour="ink",
         line="-.",
         marker="D",

@@ -81,6 +81,7 @@ class SWAG(Descent):
         reference="Maddox et al. 2019",
         ignorance="as wide as the noise of SGD",
         cost="1.5-2",
+        verdict="approximates",
         colour="red",
         line="-",
         marker="X",
