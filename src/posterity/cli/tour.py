@@ -39,7 +39,7 @@ from posterity.metrics import SCORES, evaluate
 from posterity.models.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian
 from posterity.models.model import Model
 from posterity.networks import linear, mlp
-from posterity.plots.palette import LINE, name_axes, new_axes
+from posterity.plots.palette import LINE, log_axes, name_axes, new_axes
 from posterity.posterior.audit import Referee
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
@@ -268,7 +268,7 @@ def temperatures() -> Chapter:
     axes = new_axes()
     axes.errorbar(TEMPERATURES, [e.value for e in found], [e.standard_error for e in found], color=LINE, marker="o")
     axes.axvline(1.0, color=LINE, lw=0.8, ls=":")
-    axes.set_xscale("log")
+    log_axes(axes)
     name_axes(axes, "temperature", "negative log-likelihood")
 
     def write(page: Page) -> None:
