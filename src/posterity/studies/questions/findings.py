@@ -49,9 +49,8 @@ def page(folder: Path) -> str:
     parts = [INTRODUCTION, _summary(folder)]
     for number, (name, claimed) in enumerate(FINDINGS.items(), 1):
         parts.append(f"## {number}. {claimed}\n\n{_section(folder, name)}")
-    for name in QUESTIONS:
-        if name not in FINDINGS:
-            parts.append(f"## {find(QUESTION + name).TITLE}\n\n{_section(folder, name)}")
+    others = [name for name in QUESTIONS if name not in FINDINGS]
+    parts += [f"## {find(QUESTION + name).TITLE}\n\n{_section(folder, name)}" for name in others]
     return "\n".join(parts)
 
 

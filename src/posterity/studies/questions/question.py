@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 
 from posterity import plots
-from posterity.plots.palette import new_axes
 from posterity.report.page import Page
 from posterity.studies.questions.reference import Reference, References, describe
 from posterity.studies.questions.subject import Split, Subject
@@ -73,7 +73,9 @@ class Report(Page):
         for label, axes in drawn.items():
             path = self.log.folder / f"{self.log.stem}-{label}.png"
             legend = axes.legend(fontsize=7) if axes.get_legend_handles_labels()[1] else None
-            axes.figure.savefig(path, dpi=FILE_DPI)
+            figure = axes.figure
+            assert isinstance(figure, Figure)
+            figure.savefig(path, dpi=FILE_DPI)
             if legend is not None:
                 legend.remove()
             self.log.keep_picture(path.name)
@@ -147,9 +149,8 @@ def _references(report: Report, figures: dict[str, Any]) -> None:
     report.points(f"{name}: {describe(facts)}" for name, facts in found.items())
 
 
-def dots_with_errors(axes: Axes | None, x: Any, estimates: Any, **look: Any) -> Axes:
+def dots_with_errors(axes: Axes, x: Any, estimates: Any, **look: Any) -> Axes:
     """A line of estimates with two standard errors each."""
-    axes = new_axes(axes)
     values = [each.value for each in estimates]
     (line,) = axes.plot(x, values, **{"marker": "o", "ms": 3.5, "lw": 1.2, **look})
     errors = [2 * each.standard_error for each in estimates]

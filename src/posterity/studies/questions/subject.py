@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,7 +17,6 @@ from posterity.metrics import evaluate
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
-from posterity.storage.codec import fingerprint
 from posterity.tables.defaults import table_method
 from posterity.tables.pipeline import TableCode
 from posterity.tables.split import prepare
@@ -76,9 +76,9 @@ class Subject:
     @cached_property
     def identity(self) -> dict[str, Any]:
         """What results belong to: its name, its size, and a digest of its cells."""
-        cells = pd.util.hash_pandas_object(self.frame, index=False).to_numpy()
+        cells = sha256(self.frame.to_csv(index=False).encode()).hexdigest()
         rows, columns = self.frame.shape
-        size = {"rows": rows, "columns": columns, "digest": fingerprint(cells)[:16]}
+        size = {"rows": rows, "columns": columns, "digest": cells[:16]}
         return {"title": self.title, "target": self.target, **size}
 
     def split(self, seed: int, num_rows: int, hidden: tuple[int, ...]) -> Split:
