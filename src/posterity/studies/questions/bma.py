@@ -41,7 +41,7 @@ def settings(size: Size) -> dict[str, Any]:
     return {
         "full": {**common, "splits": 5, "budget": 120.0, "effort": 1.0, "averaged": [1, 2, 5, 10, 20, 50, 100, 200]},
         "quick": {**common, "splits": 1, "budget": 60.0, "effort": 1.0, "averaged": [1, 5, 20, 100]},
-        "tiny": {"hidden": [3], "rows": 60, "splits": 1, "budget": 3.0, "effort": 0.02, "averaged": [1, 5]},
+        "tiny": {"hidden": [3], "rows": 60, "splits": 1, "budget": 2.0, "effort": 0.02, "averaged": [1]},
     }[size]
 
 
@@ -87,8 +87,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
         for other in (POINT, ENSEMBLE):
             told = Wording(
                 f"the average over the posterior beats {_called(other)} in {names[quantity]}, by {{}} {unit}.",
-                f"the average over the posterior does not beat {_called(other)} in {names[quantity]}: it loses, "
-                f"the difference being {{}} {unit}.",
+                f"the average over the posterior loses to {_called(other)} in {names[quantity]}, by {{}} {unit}.",
                 f"in {names[quantity]} the average over the posterior and {_called(other)} cannot be told apart, "
                 f"{{}} {unit}.",
             )
@@ -98,7 +97,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
     for other in (POINT, ENSEMBLE):
         told = Wording(
             f"the average over the posterior is better calibrated than {_called(other)}, by {{}}.",
-            f"the average over the posterior is worse calibrated than {_called(other)}, the difference being {{}}.",
+            f"the average over the posterior is worse calibrated than {_called(other)}, by {{}}.",
             f"the average over the posterior is calibrated about as well as {_called(other)}, {{}}.",
         )
         found = _difference(figures["scores"][other]["calibration"], figures["scores"][AVERAGE]["calibration"])

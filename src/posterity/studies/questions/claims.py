@@ -19,7 +19,10 @@ CERTAIN = 2.0  # standard errors
 
 
 class Wording(NamedTuple):
-    """The three sentences that a claim may become; {} stands for the estimate."""
+    """The three sentences that a claim may become; {} stands for the estimate.
+
+    Where a claim that something is above zero fails, it stands for how far it is below: "loses, by {}".
+    """
 
     holds: str
     fails: str
@@ -71,7 +74,8 @@ def claim(
     distance = found.value - least
     holds = None if abs(distance) <= CERTAIN * error else bool(distance > 0)
     chosen = {True: wording.holds, False: wording.fails, None: wording.unclear}[holds]
-    return row._replace(holds=holds, remark=chosen.format(with_error(found.value, error)))
+    value = -found.value if holds is False and least == 0 else found.value
+    return row._replace(holds=holds, remark=chosen.format(with_error(value, error)))
 
 
 def paired(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> Estimate:

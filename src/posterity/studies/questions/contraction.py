@@ -36,7 +36,7 @@ FAR = np.array([[-8.0, 8.0], [8.0, -8.0], [0.0, 9.0], [0.0, -9.0]])  # far from 
 
 def settings(size: Size) -> dict[str, Any]:
     return {
-        "full": {"sizes": [3, 10, 30, 100, 300, 1000, 3000], "budget": 30.0, "seeds": 2, "tested": 500},
+        "full": {"sizes": [3, 10, 30, 100, 300, 1000, 3000], "budget": 30.0, "seeds": 1, "tested": 500},
         "quick": {"sizes": [3, 30, 300], "budget": 25.0, "seeds": 1, "tested": 300},
         "tiny": {"sizes": [3, 30], "budget": 2.0, "seeds": 1, "tested": 50},
     }[size]
@@ -119,15 +119,14 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
         few, many = _gain(sizes[least]), _gain(sizes[most])
         told = Wording(
             f"{_called(name)}: with {least} points Bayes predicts better than maximum likelihood, by {{}} nats a row.",
-            f"{_called(name)}: with {least} points Bayes predicts worse than maximum likelihood; it gains {{}} nats a "
-            "row.",
+            f"{_called(name)}: with {least} points Bayes predicts worse than maximum likelihood, by {{}} nats a row.",
             f"{_called(name)}: with {least} points Bayes and maximum likelihood cannot be told apart, {{}} nats a row.",
         )
         rows.append(claim(f"{name}, {least} points: gain on maximum likelihood", few, told, judges))
         shrink = Estimate(few.value - many.value, float(np.hypot(few.standard_error, many.standard_error)))
         told = Wording(
             f"{_called(name)}: from {least} to {most} points the gain shrinks, by {{}} nats a row.",
-            f"{_called(name)}: from {least} to {most} points the gain grows; it shrinks by {{}} nats a row.",
+            f"{_called(name)}: from {least} to {most} points the gain grows, by {{}} nats a row.",
             f"{_called(name)}: whether the gain shrinks from {least} to {most} points stays open, {{}} nats a row.",
         )
         rows.append(claim(f"{name}: gain that is lost from {least} to {most} points", shrink, told, judges))
@@ -162,7 +161,7 @@ def _line_rows(figures: dict[str, Any]) -> list[Row]:
     apart = Estimate(float(0.1 - off.mean()), float(max(off.std(ddof=1), 0.01) / np.sqrt(len(off))))
     told = Wording(
         "on the line HMC's ignorance is that of the closed form to within 10 % ({} to spare).",
-        "on the line HMC's ignorance is not that of the closed form: more than 10 % apart ({} to spare).",
+        "on the line HMC's ignorance is not that of the closed form: {} more than 10 % apart.",
         "on the line HMC's ignorance is about that of the closed form ({} to spare of 10 %).",
     )
     judges = [facts for each, facts in figures["references"].items() if each.startswith("line")]
@@ -186,7 +185,7 @@ def _far_rows(figures: dict[str, Any]) -> list[Row]:
     error = values.std(ddof=1) / np.sqrt(len(values)) if len(values) > 1 else 0.02
     told = Wording(
         f"far from {middle} points of two classes, maximum likelihood is surer than Bayes, by {{}} of probability.",
-        f"far from {middle} points of two classes, Bayes is surer than maximum likelihood, the difference being {{}}.",
+        f"far from {middle} points of two classes, Bayes is surer than maximum likelihood, by {{}}.",
         f"far from {middle} points of two classes, Bayes and maximum likelihood are about as sure ({{}}).",
     )
     found = Estimate(float(values.mean()), float(max(error, 1e-3)))

@@ -53,7 +53,7 @@ def settings(size: Size) -> dict[str, Any]:
     few = ["map", "bayes_by_backprop", "deep_ensemble", "laplace", "sghmc"]
     common = {"hidden": [20], "rows": 300}
     return {
-        "full": {**common, "splits": 2, "budget": 120.0, "effort": 1.0, "methods": judged, "two_modes": two},
+        "full": {**common, "splits": 1, "budget": 120.0, "effort": 1.0, "methods": judged, "two_modes": two},
         "quick": {**common, "splits": 1, "budget": 60.0, "effort": 0.5, "methods": few, "two_modes": two[:4]},
         "tiny": {
             **common,
@@ -162,7 +162,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
         label = METHODS[name].card.label
         told = Wording(
             f"{label} is nearer to the posterior than mean-field variational inference, by {{}} of {word}.",
-            f"{label} is farther from the posterior than mean-field variational inference: nearer by {{}} of {word}.",
+            f"{label} is farther from the posterior than mean-field variational inference, by {{}} of {word}.",
             f"{label} and mean-field variational inference are about as far from the posterior, {{}} of {word} apart.",
         )
         found = paired(methods[variational]["distance"], methods[name]["distance"])

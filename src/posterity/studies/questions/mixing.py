@@ -266,13 +266,13 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
         found = Estimate(ours.value - theirs.value, float(np.hypot(ours.standard_error, theirs.standard_error)))
         told = Wording(
             f"weights mix worse than functions: of functions, {{}} more than of weights have an R-hat under {GOOD}.",
-            f"weights mix better than functions: of functions, {{}} more than of weights have an R-hat under {GOOD}.",
+            f"weights mix better than functions: of weights, {{}} more than of functions have an R-hat under {GOOD}.",
             f"functions and weights mix alike (difference in shares of R-hat under {GOOD}: {{}}).",
         )
         rows.append(claim("weight space: share with R-hat under 1.01 that is missing", found, told))
     told = Wording(
         "several short chains predict better than one long chain at the same number of draws, by {} nats a row.",
-        "one long chain predicts better than several short ones at the same number of draws: they gain {} nats a row.",
+        "one long chain predicts better than several short ones at the same number of draws, by {} nats a row.",
         "one long chain and several short ones predict alike at the same number of draws ({} nats a row).",
     )
     found = paired([chains["long"]], [chains["short"]])
@@ -315,7 +315,7 @@ def _sampler_rows(figures: dict[str, Any], judges: list[dict[str, Any]]) -> list
             _difference(silu, relu),
             Wording(
                 "at the same step size SiLU networks accept more than ReLU networks, by {}.",
-                "at the same step size SiLU networks accept less than ReLU networks, the difference being {}.",
+                "at the same step size SiLU networks accept less than ReLU networks, by {}.",
                 "SiLU and ReLU networks accept about as much at the same step size (difference {}).",
             ),
         )
@@ -327,7 +327,7 @@ def _sampler_rows(figures: dict[str, Any], judges: list[dict[str, Any]]) -> list
             _difference(paths["two chains, straight"], paths["two chains, curved"]),
             Wording(
                 "between chains the straight path crosses a barrier {} nats higher than the curved one.",
-                "between chains the curved path crosses a higher barrier than the straight one ({} nats).",
+                "between chains the curved path crosses a barrier {} nats higher than the straight one.",
                 "straight and curved paths between chains cross barriers alike ({} nats).",
             ),
             judges,
@@ -339,7 +339,7 @@ def _sampler_rows(figures: dict[str, Any], judges: list[dict[str, Any]]) -> list
             _difference(paths["two chains, straight"], paths["one chain, straight"]),
             Wording(
                 "draws of two chains are separated by higher barriers than draws of one, by {} nats.",
-                "draws of one chain are separated by higher barriers than draws of two ({} nats).",
+                "draws of one chain are separated by higher barriers than draws of two, by {} nats.",
                 "barriers between draws of two chains are as high as between draws of one ({} nats apart): chains are "
                 "not in regions of their own.",
             ),
@@ -353,7 +353,7 @@ def _sampler_rows(figures: dict[str, Any], judges: list[dict[str, Any]]) -> list
             _difference(np.array(batches["all rows"]["acceptance"]), np.array(batches["minibatches"]["acceptance"])),
             Wording(
                 "gradients of minibatches break HMC: acceptance falls by {}.",
-                "gradients of minibatches raise the acceptance of HMC, by a loss of {}.",
+                "gradients of minibatches raise the acceptance of HMC, by {}.",
                 "gradients of minibatches leave the acceptance of HMC as it is (loss {}).",
             ),
             judges,
@@ -370,7 +370,8 @@ def _sampler_rows(figures: dict[str, Any], judges: list[dict[str, Any]]) -> list
             Wording(
                 "without the accept step minibatch gradients heat the chain: its log joint lies {} of the posterior's "
                 "standard deviations too low.",
-                "without the accept step minibatch gradients cool the chain: its log joint is too low by {}.",
+                "without the accept step minibatch gradients cool the chain: its log joint lies {} of the posterior's "
+                "standard deviations too high.",
                 "without the accept step minibatch gradients leave the log joint where it is (too low by {}).",
             ),
             judges,

@@ -53,7 +53,7 @@ def settings(size: Size) -> dict[str, Any]:
     common = {"hidden": [20], "rows": 300}
     wide = [0.1, 0.35, 1.0, 2.24, 10.0]
     return {
-        "full": {**common, "splits": 2, "budget": 40.0, "effort": 1.0, "scales": wide, "families": list(FAMILIES)},
+        "full": {**common, "splits": 1, "budget": 40.0, "effort": 1.0, "scales": wide, "families": list(FAMILIES)},
         "quick": {
             **common,
             "splits": 1,
@@ -171,7 +171,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
     best, gain = best_of(others, figures["scales"]["1"]["nll"])
     told = Wording(
         f"a prior {best} times as wide as the usual one predicts better, by {{}} nats a row.",
-        f"no other scale predicts better than the usual one: the best of them, {best}, gains {{}} nats a row.",
+        f"no other scale predicts better than the usual one: the best of them, {best}, loses {{}} nats a row.",
         f"no other scale is clearly better than the usual one: the best of them, {best}, gains {{}} nats a row.",
     )
     rows.append(claim("scale: gain of another one", gain, told, _judges(figures, (f"scale {best}", "scale 1,"))))
@@ -186,7 +186,7 @@ def _family_rows(figures: dict[str, Any]) -> list[Row]:
     told = Wording(
         f"the family of the prior matters: {best} predicts better than a Gaussian of the same variance, by {{}} nats "
         "a row.",
-        f"no family predicts better than the Gaussian: the best of the others, {best}, gains {{}} nats a row.",
+        f"no family predicts better than the Gaussian: the best of the others, {best}, loses {{}} nats a row.",
         f"the family of the prior makes no clear difference: the best, {best}, gains {{}} nats a row on the Gaussian.",
     )
     judges = _judges(figures, (best, "Gaussian"))

@@ -51,7 +51,7 @@ PUBLISHED = {  # CIFAR-10-C: accuracy of the other minus that of HMC
 def settings(size: Size) -> dict[str, Any]:
     common = {"hidden": [20], "rows": 300}
     return {
-        "full": {**common, "splits": 3, "budget": 120.0, "effort": 1.0},
+        "full": {**common, "splits": 2, "budget": 120.0, "effort": 1.0},
         "quick": {**common, "splits": 1, "budget": 60.0, "effort": 1.0},
         "tiny": {"hidden": [3], "rows": 60, "splits": 1, "budget": 3.0, "effort": 0.02},
     }[size]
@@ -146,7 +146,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
                 f"under strong corruption the average over the posterior loses to {called} in {word[quantity]}, "
                 f"by {{}}.",
                 f"under strong corruption the average over the posterior does not lose to {called} in "
-                f"{word[quantity]}: its loss is {{}}.",
+                f"{word[quantity]}: it is better, by {{}}.",
                 f"under strong corruption the average over the posterior and {called} cannot be told apart in "
                 f"{word[quantity]} ({{}}).",
             )
@@ -156,7 +156,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
     found = paired(strong("HMC", "error"), strong("HMC, EmpCov", "error"))
     told = Wording(
         f"a prior from the inputs' covariance, EmpCov, helps: {{}} better {word['error']} under strong corruption.",
-        f"a prior from the inputs' covariance, EmpCov, makes it worse: it gains {{}} of {word['error']} under strong "
+        f"a prior from the inputs' covariance, EmpCov, makes it worse: {{}} of {word['error']} are lost under strong "
         "corruption.",
         f"a prior from the inputs' covariance, EmpCov, makes no clear difference under strong corruption "
         f"({{}} of {word['error']}).",

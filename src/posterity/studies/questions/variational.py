@@ -227,7 +227,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
             Wording(
                 "KL(q, p), which variational inference minimises, takes one of two bumps, KL(p, q) covers both: the "
                 "latter's Gaussian is wider by {}.",
-                "KL(q, p) covers both of two bumps and KL(p, q) takes one: the difference in width is {}.",
+                "KL(q, p) covers both of two bumps and KL(p, q) takes one: the former's Gaussian is wider by {}.",
                 "both directions of KL choose about the same Gaussian (difference in width {}).",
             ),
         )
@@ -241,7 +241,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
             Wording(
                 "a colder likelihood buys fit with complexity: KL(q, prior) is {} nats a datum higher at T = 0.1 than "
                 "at T = 10.",
-                "a colder likelihood ends with less complexity: the difference is {} nats a datum.",
+                "a colder likelihood ends with less complexity, by {} nats a datum.",
                 "the temperature of the likelihood leaves the complexity as it is ({} nats a datum).",
             ),
         )
@@ -253,7 +253,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
             mean_over_rows(ratio),
             Wording(
                 "reparameterised gradients have less variance than those of the score function, by {} powers of ten.",
-                "score-function gradients have less variance than reparameterised ones: {} powers of ten more.",
+                "score-function gradients have less variance than reparameterised ones, by {} powers of ten.",
                 "both gradients have about the same variance ({} powers of ten).",
             ),
         )
@@ -271,7 +271,7 @@ def _dropout_rows(figures: dict[str, Any]) -> list[Row]:
                 f"the divergence of a dropout row becomes p/2 ||m||^2 as its spread falls: {ratio:.4f} of it at "
                 f"s = {scale:g} ({{}} to spare of 0.02).",
                 f"the divergence of a dropout row does not become p/2 ||m||^2: {ratio:.4f} of it at s = {scale:g} "
-                "({} to spare of 0.02).",
+                "({} beyond 0.02).",
                 f"the divergence of a dropout row is about p/2 ||m||^2, {ratio:.4f} of it at s = {scale:g} "
                 "({} to spare of 0.02).",
             ),

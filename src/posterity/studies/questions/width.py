@@ -157,7 +157,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
     told = Wording(
         f"the prior of a network becomes Gaussian with its width: the excess kurtosis of f falls by {{}} from width "
         f"{least} to {most}.",
-        f"the prior of a network does not become Gaussian: the excess kurtosis of f falls by {{}} from width {least} "
+        f"the prior of a network does not become Gaussian: the excess kurtosis of f rises by {{}} from width {least} "
         f"to {most}.",
         f"whether the prior becomes Gaussian stays open: the excess kurtosis of f falls by {{}} from width {least} to "
         f"{most}.",
@@ -170,7 +170,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
     told = Wording(
         f"the posterior of a network becomes that of the process: its distance falls by {{}} from width {least} to "
         f"{most}.",
-        f"the posterior of a network moves away from that of the process: its distance falls by {{}} from width "
+        f"the posterior of a network moves away from that of the process: its distance grows by {{}} from width "
         f"{least} to {most}.",
         f"the posterior of a network is near that of the process at every width: from {least} to {most} its distance "
         "falls by {} only.",
@@ -183,7 +183,7 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
     short = mean_over_rows(-ratio[::8])  # every eighth point of the grid: neighbours say the same
     told = Wording(
         f"dropout at width {widest} is too sure beside the process: its spread is exp(-{{}}) of the process's.",
-        f"dropout at width {widest} is too unsure beside the process: its spread is exp(-{{}}) of the process's.",
+        f"dropout at width {widest} is too unsure beside the process: its spread is exp({{}}) of the process's.",
         f"dropout at width {widest} spreads about as the process does (log ratio {{}}).",
     )
     rows.append(claim("dropout: log ratio of the process's spread to its own", short, told))
