@@ -9,7 +9,7 @@ from typing import NamedTuple
 from posterity.cli.cache import cache_folder, keep_compiled_programs
 from posterity.cli.errors import FailedError, InputError
 from posterity.cli.folders import check_writable
-from posterity.cli.output import print_json, print_table, results
+from posterity.cli.output import print_json, print_table, results, say
 from posterity.cli.tables import check_target, read_table
 from posterity.core.names import nearest_name
 from posterity.studies.questions.question import OUTCOMES, QUESTIONS, answer
@@ -63,6 +63,8 @@ def _subject(name: str, asked: Request) -> Subject | None:
     if usual is None:
         return None
     table = read_table(asked.data or usual)
+    for remark in table.remarks:
+        say(remark)
     return Subject(table.title, table.frame, check_target(table, asked.target))
 
 

@@ -96,8 +96,8 @@ def line() -> Chapter:
         page.section(
             "One answer, or all that fit",
             "A straight line through noisy points. Maximum likelihood (MLE) gives one line and no doubt, and so does "
-            "the peak of the posterior (MAP), which the prior draws towards zero; Bayes' rule gives every line that the "
-            "points allow, each with its probability. Here the answer is exact, a formula.",
+            "the peak of the posterior (MAP), which the prior draws towards zero; Bayes' rule gives every line that "
+            "the points allow, each with its probability. Here the answer is exact, a formula.",
         )
         page.figure(panels, "A line through 5, 20 and 200 points.", "the orange band, which narrows as points come in.")
 
