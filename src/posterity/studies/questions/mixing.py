@@ -38,6 +38,7 @@ from posterity.tables.defaults import table_method, table_prior
 TITLE = "Do chains mix, and what makes them?"
 REFERENCE = "Izmailov et al. 2021, sections 4 and 5 and appendix."
 DATA: str | None = "digits"
+LEAPFROGS = 20  # at most, of a trajectory whose step size adapts, for each draw that is asked for
 LENGTHS = (0.25, 0.5, 1.0, 1.5)  # of the quarter period, pi sigma / 2
 PUBLISHED_ACCEPTANCE = {1e-5: 0.722, 5e-5: 0.463, 1e-4: 0.222, 5e-4: 0.125}  # IMDB, by step size
 PUBLISHED_SHARE = Published(0.91)  # CIFAR-10: predictions with R-hat under 1.1
@@ -166,11 +167,11 @@ def _steps(study: Study, split: Split) -> dict[str, Any]:
 def _activations(study: Study, split: Split) -> dict[str, Any]:
     """Acceptance with ReLU and with SiLU, at the same step sizes."""
     base = split.model()
-    num_draws = max(10, study.settings["draws"] // 3)
+    num_draws, most = max(10, study.settings["draws"] // 3), LEAPFROGS * study.settings["draws"]
     found: dict[str, Any] = {}
     for name in ("silu", "relu"):
         model = records.replace(base, network=mlp(split.hidden, base.likelihood.num_outputs, activation=name))
-        start = fit(model, HMC(num_draws, num_burn_in=50), split.data, seed=6, progress=False)
+        start = fit(model, HMC(num_draws, num_burn_in=50, max_leapfrog=most), split.data, seed=6, progress=False)
         step_size = adapted(start)[0] if name == "silu" else found["step_size"]
         found["step_size"] = step_size
         method = HMC(num_draws, num_burn_in=0, step_size=step_size, start=start)
@@ -230,7 +231,12 @@ def _heads(study: Study) -> dict[str, Any]:
     grid = np.linspace(-2.5, 2.5, 30)[:, None]
     found = {}
     for head in ("integrated", "sampled"):
-        method = HMC(max(20, study.settings["draws"]), num_burn_in=50, head=head, max_leapfrog=2000)
+        method = HMC(
+            max(20, study.settings["draws"]),
+            num_burn_in=50,
+            head=head,
+            max_leapfrog=LEAPFROGS * study.settings["draws"],
+        )
         run = fit(model, method, (x, y), seed=8, progress=False)
         diagnosis = run.diagnose(grid)
         gradients = float(np.asarray(run.trace["num_gradients"]).sum())
