@@ -36,7 +36,7 @@ FAR = np.array([[-8.0, 8.0], [8.0, -8.0], [0.0, 9.0], [0.0, -9.0]])  # far from 
 
 def settings(size: Size) -> dict[str, Any]:
     return {
-        "full": {"sizes": [3, 10, 30, 100, 300, 1000, 3000], "budget": 30.0, "seeds": 1, "tested": 500},
+        "full": {"sizes": [3, 10, 30, 100, 300, 1000, 3000], "budget": 120.0, "seeds": 1, "tested": 500},
         "quick": {"sizes": [3, 30, 300], "budget": 25.0, "seeds": 1, "tested": 300},
         "tiny": {"sizes": [3, 30], "budget": 2.0, "seeds": 1, "tested": 50},
     }[size]

@@ -53,7 +53,7 @@ def settings(size: Size) -> dict[str, Any]:
     few = ["map", "bayes_by_backprop", "deep_ensemble", "laplace", "sghmc"]
     common = {"hidden": [20], "rows": 300}
     return {
-        "full": {**common, "splits": 1, "budget": 120.0, "effort": 1.0, "methods": judged, "two_modes": two},
+        "full": {**common, "splits": 1, "budget": 300.0, "effort": 1.0, "methods": judged, "two_modes": two},
         "quick": {**common, "splits": 1, "budget": 60.0, "effort": 0.5, "methods": few, "two_modes": two[:4]},
         "tiny": {
             **common,

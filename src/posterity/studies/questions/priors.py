@@ -53,7 +53,7 @@ def settings(size: Size) -> dict[str, Any]:
     common = {"hidden": [20], "rows": 300}
     wide = [0.1, 0.35, 1.0, 2.24, 10.0]
     return {
-        "full": {**common, "splits": 1, "budget": 40.0, "effort": 1.0, "scales": wide, "families": list(FAMILIES)},
+        "full": {**common, "splits": 1, "budget": 300.0, "effort": 1.0, "scales": wide, "families": list(FAMILIES)},
         "quick": {
             **common,
             "splits": 1,

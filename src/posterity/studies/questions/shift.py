@@ -51,7 +51,7 @@ PUBLISHED = {  # CIFAR-10-C: accuracy of the other minus that of HMC
 def settings(size: Size) -> dict[str, Any]:
     common = {"hidden": [20], "rows": 300}
     return {
-        "full": {**common, "splits": 2, "budget": 120.0, "effort": 1.0},
+        "full": {**common, "splits": 2, "budget": 300.0, "effort": 1.0},
         "quick": {**common, "splits": 1, "budget": 60.0, "effort": 1.0},
         "tiny": {"hidden": [3], "rows": 60, "splits": 1, "budget": 3.0, "effort": 0.02},
     }[size]
