@@ -15,6 +15,7 @@ from posterity.studies.questions import findings, reference
 from posterity.studies.questions.question import OUTCOMES, QUESTIONS, answer
 from posterity.studies.questions.reference import References, describe, may_judge
 from posterity.studies.questions.subject import Subject, row_scores
+from posterity.studies.rows import Row
 from posterity.studies.study import QUESTION, SIZES, find
 
 ROOT = Path(__file__).parents[3]
@@ -142,3 +143,16 @@ def test_the_command_lists_studies_and_refuses_what_it_cannot_do(tmp_path):
 
 def test_the_page_of_findings_is_the_one_the_results_give():
     assert (ROOT / "docs" / "findings.md").read_text() == findings.page(ROOT / "results"), "run `make results-page`"
+
+
+@pytest.mark.parametrize(
+    ("holds", "said"),
+    [
+        ((True, None, True), "confirmed"),
+        ((False, None), "contradicted"),
+        ((True, False), "in part"),
+        ((None, None), "open"),
+    ],
+)
+def test_a_finding_is_what_all_decided_claims_agree_on(holds, said):
+    assert findings.verdict([Row("a: b", 0.0, holds=one) for one in holds]) == said

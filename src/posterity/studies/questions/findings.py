@@ -10,20 +10,31 @@ import json
 import shutil
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from posterity.studies.questions.question import OUTCOMES, QUESTIONS
 from posterity.studies.questions.reference import describe
 from posterity.studies.rows import Row, read_rows, with_error
 from posterity.studies.study import QUESTION, find
 
+
+class Finding(NamedTuple):
+    """A finding of the paper, and the claims of our study that decide it; the others stand beside it."""
+
+    text: str
+    deciding: tuple[str, ...]  # what the names of these claims begin with
+
+
 FINDINGS = {
-    "bma": "The average over the posterior beats one network and an ensemble",
-    "tempering": "There is no cold posterior effect without augmentation",
-    "mixing": "Chains mix in function space",
-    "priors": "The scale of the prior hardly matters",
-    "shift": "The average loses under shift",
-    "methods": "Ensembles and samplers are nearer to the posterior than mean-field variational inference",
+    "bma": Finding("The average over the posterior beats one network and an ensemble", ("against",)),
+    "tempering": Finding("There is no cold posterior effect without augmentation", ("tempered",)),
+    "mixing": Finding("Chains mix in function space", ("function space",)),
+    "priors": Finding("The scale of the prior hardly matters", ("scale: accuracy", "scale: squared", "scale: log")),
+    "shift": Finding("The average loses under shift", ("strong corruption",)),
+    "methods": Finding(
+        "Ensembles and samplers are nearer to the posterior than mean-field variational inference",
+        ("Deep ensemble", "SGHMC"),
+    ),
 }
 MOST_PICTURES = 3  # of a study; all are in its report
 INTRODUCTION = """# What posteriors are really like
@@ -47,24 +58,33 @@ def documents(folder: Path, name: str) -> list[dict[str, Any]]:
 def page(folder: Path) -> str:
     """The six findings, then the other studies."""
     parts = [INTRODUCTION, _summary(folder)]
-    for number, (name, claimed) in enumerate(FINDINGS.items(), 1):
-        parts.append(f"## {number}. {claimed}\n\n{_section(folder, name)}")
+    for number, (name, finding) in enumerate(FINDINGS.items(), 1):
+        parts.append(f"## {number}. {finding.text}\n\n{_section(folder, name)}")
     others = [name for name in QUESTIONS if name not in FINDINGS]
     parts += [f"## {find(QUESTION + name).TITLE}\n\n{_section(folder, name)}" for name in others]
     return "\n".join(parts)
 
 
 def _summary(folder: Path) -> str:
-    lines = ["| the paper's finding | here | claims confirmed | contradicted | open |", "|---|---|---|---|---|"]
-    for name, claimed in FINDINGS.items():
+    lines = ["| the paper's finding | on | here | by the claims |", "|---|---|---|---|"]
+    for name, finding in FINDINGS.items():
         found = documents(folder, name)
         if not found:
-            lines.append(f"| {claimed} | not run in full | | | |")
+            lines.append(f"| {finding.text} | | not run in full | |")
         for document in found:
-            rows = read_rows(document)
-            counts = [sum(row.holds is outcome for row in rows) for outcome in (True, False, None)]
-            lines.append(f"| {claimed} | on {_data(document)} | {' | '.join(map(str, counts))} |")
+            rows = [row for row in read_rows(document) if row.name.startswith(finding.deciding)]
+            counts = {word.lower(): sum(row.holds is outcome for row in rows) for outcome, word in OUTCOMES.items()}
+            told = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
+            lines.append(f"| {finding.text} | {_data(document)} | **{verdict(rows)}** | {told} |")
     return "\n".join(lines) + "\n"
+
+
+def verdict(rows: list[Row]) -> str:
+    """On a finding, by the claims that decide it: all that are decided must agree."""
+    decided = {row.holds for row in rows} - {None}
+    if not decided:
+        return "open"
+    return "in part" if len(decided) > 1 else "confirmed" if decided == {True} else "contradicted"
 
 
 def _data(document: dict[str, Any]) -> str:
