@@ -153,15 +153,17 @@ def conclude(figures: dict[str, Any]) -> list[Row]:
             published = PUBLISHED[other] if quantity == "error" and figures["is_classes"] else None
             name = f"strong corruption: {word[quantity]} lost to {called}"
             rows.append(claim(name, found, told, usual, published=published))
-    found = paired(strong("HMC", "error"), strong("HMC, EmpCov", "error"))
-    told = Wording(
-        f"a prior from the inputs' covariance, EmpCov, helps: {{}} better {word['error']} under strong corruption.",
-        f"a prior from the inputs' covariance, EmpCov, makes it worse: {{}} of {word['error']} are lost under strong "
-        "corruption.",
-        f"a prior from the inputs' covariance, EmpCov, makes no clear difference under strong corruption "
-        f"({{}} of {word['error']}).",
-    )
-    rows.append(claim("EmpCov: gain under strong corruption", found, told, figures["references"].values()))
+    for quantity in ("error", "nll"):
+        told = Wording(
+            f"a prior from the inputs' covariance, EmpCov, helps under strong corruption: {{}} better "
+            f"{word[quantity]}.",
+            f"a prior from the inputs' covariance, EmpCov, makes it worse under strong corruption: {{}} worse "
+            f"{word[quantity]}.",
+            f"a prior from the inputs' covariance, EmpCov, makes no clear difference to {word[quantity]} under strong "
+            "corruption ({}).",
+        )
+        found = paired(strong("HMC", quantity), strong("HMC, EmpCov", quantity))
+        rows.append(claim(f"EmpCov: {word[quantity]} gained", found, told, figures["references"].values()))
     return [*rows, *_direction_rows(figures["directions"], usual)]
 
 
