@@ -38,9 +38,10 @@ docs: $(VENV)/.installed-docs results-page pages
 pages: $(VENV)/.installed
 	$(RUN)/python -m posterity.cli.pages
 
-# The pages of published results and of speed, from results/*.json.
+# The pages of published results, of findings and of speed, from results/*.json.
 results-page: $(VENV)/.installed
 	$(RUN)/python -m posterity.studies.page results docs/results.md
+	$(RUN)/python -m posterity.studies.questions.findings results docs
 	$(RUN)/python benchmarks/page.py results docs/speed.md
 
 # Every published experiment in its two-minute form; the full ones are `posterity reproduce NAME`.

@@ -248,3 +248,25 @@ def reproduce(
         raise InputError("--quick and --tiny are two sizes of the same run; give one.")
     size = "quick" if quick else "tiny" if tiny else "full"
     run_reproduce(name, Request(size, part, out, data, unchecked), as_json)
+
+
+@app.command()
+def study(
+    name: Annotated[
+        str | None, typer.Argument(help="A question; without a name, all are listed.", show_default=False)
+    ] = None,
+    data: Annotated[
+        str | None,
+        typer.Option(help="A CSV or Parquet file, or a bundled name.", show_default="the study's own"),
+    ] = None,
+    target: Target = None,
+    quick: Annotated[bool, typer.Option("--quick", help="In minutes: fewer splits, draws and settings.")] = False,
+    out: Annotated[
+        Path | None, typer.Option(help="A folder for the report.", show_default="posterity-study-NAME")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Answer a question about posteriors on your own data, with HMC as the referee. Goes on where it was stopped."""
+    from posterity.cli.study import Request, run_study
+
+    run_study(name, Request(data, target, "quick" if quick else "full", out), as_json)

@@ -39,7 +39,7 @@ from posterity.metrics import SCORES, evaluate
 from posterity.models.likelihoods import Categorical, Gaussian, HeteroscedasticGaussian
 from posterity.models.model import Model
 from posterity.networks import linear, mlp
-from posterity.plots.palette import LINE, name_axes, new_axes
+from posterity.plots.palette import LINE, log_axes, name_axes, new_axes
 from posterity.posterior.audit import Referee
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
@@ -89,15 +89,15 @@ def line() -> Chapter:
     x = rng.uniform(-2, 2, (SIZES[-1], 1))
     y = 0.8 * x[:, 0] - 0.3 + 0.5 * rng.normal(size=len(x))
     panels = [
-        _against_point(fit(model, Exact(), data), fit(model, MLE(**STEPS), data), data, (-5, 5))
-        for data in _growing(x, y)
+        _against_points(fit(model, Exact(), data), _points(model, data), data, (-5, 5)) for data in _growing(x, y)
     ]
 
     def write(page: Page) -> None:
         page.section(
             "One answer, or all that fit",
-            "A straight line through noisy points. Maximum likelihood gives one line and no doubt; Bayes' rule gives "
-            "every line that the points allow, each with its probability. Here the answer is exact, a formula.",
+            "A straight line through noisy points. Maximum likelihood (MLE) gives one line and no doubt, and so does "
+            "the peak of the posterior (MAP), which the prior draws towards zero; Bayes' rule gives every line that "
+            "the points allow, each with its probability. Here the answer is exact, a formula.",
         )
         page.figure(panels, "A line through 5, 20 and 200 points.", "the orange band, which narrows as points come in.")
 
@@ -108,10 +108,10 @@ def curve() -> Chapter:
     """The same for a network, where HMC takes the formula's place."""
     model = _network()
     several = list(_growing(*wave(SIZES[-1], seed=0)))
-    points = [fit(model, MLE(**STEPS), data) for data in several]
+    points = [_points(model, data) for data in several]
     all_rows = wave_by_hmc()  # first: whichever chapter compiles its program, the smaller sizes take it too
     posteriors = [*(fit(model, SAMPLER, data) for data in several[:-1]), all_rows]
-    panels = [_against_point(*one, (-3, 3)) for one in zip(posteriors, points, several, strict=True)]
+    panels = [_against_points(*one, (-3, 3)) for one in zip(posteriors, points, several, strict=True)]
 
     def write(page: Page) -> None:
         page.section(
@@ -123,7 +123,7 @@ def curve() -> Chapter:
         page.figure(
             panels,
             "A network through 5, 20 and 200 points.",
-            "the dashed point estimate, which is as sure in the gap as anywhere, and the band around it, which is not.",
+            "the dashed point estimates, as sure in the gap as anywhere, and the band around them, which is not.",
         )
 
     return write
@@ -268,7 +268,7 @@ def temperatures() -> Chapter:
     axes = new_axes()
     axes.errorbar(TEMPERATURES, [e.value for e in found], [e.standard_error for e in found], color=LINE, marker="o")
     axes.axvline(1.0, color=LINE, lw=0.8, ls=":")
-    axes.set_xscale("log")
+    log_axes(axes)
     name_axes(axes, "temperature", "negative log-likelihood")
 
     def write(page: Page) -> None:
@@ -319,13 +319,20 @@ def _growing(x: np.ndarray, y: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndar
         yield x[order], y[order], (np.arange(len(y)) < size).astype(float)
 
 
-def _against_point(
-    posterior: Posterior, point: Posterior, data: tuple[np.ndarray, ...], limits: tuple[float, float]
+def _points(model: Model, data: tuple[np.ndarray, ...]) -> list[Posterior]:
+    """The two point estimates."""
+    return [fit(model, method, data) for method in (MLE(**STEPS), MAP(**STEPS))]
+
+
+def _against_points(
+    posterior: Posterior, points: list[Posterior], data: tuple[np.ndarray, ...], limits: tuple[float, float]
 ) -> Any:
     x, y, weight = data
     seen = weight > 0
     axes = plots.band(posterior.predict(GRID), GRID, (x[seen], y[seen]))
-    axes.plot(GRID[:, 0], point.predict(GRID).mean, color=LINE, lw=1.2, ls="--", label="point estimate (MLE)")
+    for point, dashes in zip(points, ("--", "-."), strict=True):
+        label = f"point estimate ({point.method.card.label})"
+        axes.plot(GRID[:, 0], point.predict(GRID).mean, color=LINE, lw=1.2, ls=dashes, label=label)
     axes.set_ylim(*limits)
     axes.set_title(f"{seen.sum()} points")
     return axes

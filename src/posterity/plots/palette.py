@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, NullFormatter
 
 from posterity.inference import METHODS
 from posterity.inference.methods.card import Card
@@ -105,6 +106,15 @@ def name_axes(axes: Any, x: str, y: str) -> None:
     """Names of the two axes, taken literally."""
     axes.set_xlabel(x, parse_math=False)
     axes.set_ylabel(y, parse_math=False)
+
+
+def log_axes(axes: Any, which: str = "x") -> None:
+    """Logarithmic axes, "x", "y" or "xy", with plain numbers at their ticks: powers would need mathematical text."""
+    for one in which:
+        {"x": axes.set_xscale, "y": axes.set_yscale}[one]("log")
+        axis = {"x": axes.xaxis, "y": axes.yaxis}[one]
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+        axis.set_minor_formatter(NullFormatter())
 
 
 def start_at_zero(axes: Any) -> None:

@@ -34,6 +34,7 @@ from posterity.studies.rows import Row, read_rows, tables
 
 Size = Literal["full", "quick", "tiny"]
 SIZES: tuple[Size, ...] = ("full", "quick", "tiny")
+QUESTION = "study-"  # what the name of a question's results begins with
 UNFINISHED = "\nThis run was stopped before its end: rows are missing. The same command goes on with it.\n"
 
 # Each is a module of this package with TITLE, REFERENCE, LEFT_OUT (what of the paper is not here), settings(size) and
@@ -234,7 +235,9 @@ def _take_a_core(free: Any) -> None:
 
 
 def find(name: str) -> Any:
-    """The module of a study."""
+    """The module of a study: of a published one, or of a question."""
+    if name.startswith(QUESTION):
+        return importlib.import_module(f"posterity.studies.questions.{name.removeprefix(QUESTION)}")
     return importlib.import_module(f"posterity.studies.published.{STUDIES[name]}")
 
 
