@@ -28,6 +28,7 @@ QUICK = [
 ]
 EXAMPLES = {
     "Model": posterity.Model,
+    "Posterior.conformal": posterity.Posterior.conformal,
     "Posterior.diagnose": posterity.Posterior.diagnose,
     "Posterior.predict": posterity.Posterior.predict,
     "Prediction.interval": posterity.Prediction.interval,

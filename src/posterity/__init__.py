@@ -39,6 +39,7 @@ from posterity.networks import cnn_lstm, from_equinox, from_function, from_nnx, 
 from posterity.posterior.audit import Audit, audit
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior, prior_predictive
+from posterity.prediction.conformal import Conformal
 from posterity.prediction.prediction import Prediction
 from posterity.storage.codec import StoreError
 
@@ -53,6 +54,7 @@ __all__ = [
     "BayesianRegressor",
     "Bernoulli",
     "Categorical",
+    "Conformal",
     "Diagnosis",
     "Fixed",
     "Flat",

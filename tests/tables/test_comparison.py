@@ -50,7 +50,7 @@ def test_encoders_learn_from_training_rows_alone(frame):
 def test_rows_without_a_target_are_left_out_aloud(frame):
     frame.loc[[3, 7], "y"] = np.nan
     prepared = prepare(frame, "y")
-    assert sum(len(part[1]) for part in (prepared.train, prepared.test)) + len(prepared.aside) == 78
+    assert sum(len(part[1]) for part in (prepared.train, prepared.test)) + prepared.aside.num_rows == 78
     assert any("2 of 80 rows have no target" in remark for remark in prepared.remarks)
 
 

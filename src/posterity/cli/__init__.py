@@ -133,6 +133,9 @@ def predict(
         typer.Option(help="A .csv or .parquet file.", show_default="CSV on standard output"),
     ] = None,
     level: Annotated[float, typer.Option(help="Of the interval, or of the set of classes.")] = 0.9,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Add intervals or sets that hold their share by rows held out.")
+    ] = False,
     safe_csv: Annotated[
         bool, typer.Option("--safe-csv", help="Put ' before texts that a spreadsheet would compute: = + - @ ...")
     ] = False,
@@ -141,19 +144,23 @@ def predict(
     """Predict new rows: mean, std, interval, noise, ignorance, and whether a row is strange."""
     from posterity.cli.fitting import run_predict
 
-    run_predict(folder, data, out, level, as_json, safe_csv)
+    run_predict(folder, data, out, level, as_json, safe_csv, calibrated)
 
 
 @app.command()
 def evaluate(
     folder: Folder,
     data: Annotated[str, typer.Argument(help="Rows with their targets, none of them trained on.")],
+    by: Annotated[
+        str | None, typer.Option(help="A column: how many targets intervals hold, by its groups.", show_default=False)
+    ] = None,
+    level: Annotated[float, typer.Option(help="Of these intervals, or sets of classes.")] = 0.9,
     as_json: Json = False,
 ) -> None:
     """Score a fit on rows whose targets are known."""
     from posterity.cli.fitting import run_evaluate
 
-    run_evaluate(folder, data, as_json)
+    run_evaluate(folder, data, as_json, by, level)
 
 
 @app.command()

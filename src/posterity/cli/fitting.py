@@ -21,9 +21,11 @@ from posterity.cli.pace import plan_time
 from posterity.cli.tables import NamedTable, check_target, read_table, shortened, similar_name, write_csv
 from posterity.inference import load, resume
 from posterity.posterior.posterior import Posterior
+from posterity.prediction.conformal import Conformal, rows_needed
 from posterity.prediction.prediction import Prediction
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import MANIFEST
+from posterity.tables.calibrated import coverage_table, group_labels, held_targets
 from posterity.tables.comparison import TableRun
 from posterity.tables.pipeline import TableCode
 from posterity.tables.split import prepare
@@ -110,10 +112,15 @@ def _show_fit(posterior: Posterior, folder: Path, as_json: bool) -> None:
 
 
 def run_predict(
-    folder: Path, source: str, out: Path | None, level: float, as_json: bool, safe_csv: bool = False
+    folder: Path,
+    source: str,
+    out: Path | None,
+    level: float,
+    as_json: bool,
+    safe_csv: bool = False,
+    calibrated: bool = False,
 ) -> None:
-    if not 0 < level < 1:
-        raise InputError(f"--level {level} must lie between 0 and 1, for instance 0.9.")
+    _check_level(level)
     if out is not None and out.suffix not in (".csv", ".parquet"):
         raise InputError(f"--out {out} must end in .csv or .parquet.")
     if out is not None and out.exists():
@@ -124,6 +131,8 @@ def run_predict(
     frame = _read_rows(code, source).frame
     prediction = posterior.predict(_inputs(code, frame))
     added = predicted_columns(code, prediction, level)
+    if calibrated:
+        added = added.join(calibrated_columns(code, prediction, level, _conformal(posterior, level)))
     if posterior.calibration is None:
         say("No column ood: the fit set no rows aside.")
     else:
@@ -154,9 +163,40 @@ def predicted_columns(code: TableCode, prediction: Prediction, level: float) -> 
     return pd.DataFrame({**columns, "aleatoric": prediction.aleatoric, "epistemic": prediction.epistemic})
 
 
-def run_evaluate(folder: Path, source: str, as_json: bool) -> None:
+def calibrated_columns(code: TableCode, prediction: Prediction, level: float, conformal: Conformal) -> pd.DataFrame:
+    """Intervals or sets of classes that hold their share of targets by the rows that were held out."""
+    percent = f"{100 * level:g}"
+    if prediction.kind == "classes":
+        labels = np.asarray(code.labels, object)
+        chosen = conformal.prediction_set(prediction, level)
+        return pd.DataFrame({f"calibrated_set_{percent}": ["|".join(labels[row]) for row in chosen]})
+    lower, upper = conformal.interval(prediction, level)
+    return pd.DataFrame({f"calibrated_lower_{percent}": lower, f"calibrated_upper_{percent}": upper})
+
+
+def _conformal(posterior: Posterior, level: float) -> Conformal:
+    """That of a fit, if the rows it set aside are enough."""
+    if posterior.held_out is None:
+        raise InputError("The fit set no rows with targets aside, so nothing can be calibrated; fit at least 40 rows.")
+    if (num_rows := posterior.held_out.num_rows) < rows_needed(level):
+        raise InputError(
+            f"The fit set {num_rows} rows aside, and --level {level:g} takes at least {rows_needed(level)} to be "
+            "calibrated: fit more rows, of which a tenth is set aside, or give a lower level."
+        )
+    return posterior.conformal()
+
+
+def _check_level(level: float) -> None:
+    if not 0 < level < 1:
+        raise InputError(f"--level {level} must lie between 0 and 1, for instance 0.9.")
+
+
+def run_evaluate(folder: Path, source: str, as_json: bool, by: str | None = None, level: float = 0.9) -> None:
+    _check_level(level)
     posterior, code = _load(folder)
     table, target = _read_rows(code, source), code.target_name
+    if by is not None and by not in table.frame.columns:
+        raise InputError(f"There is no column {by!r} in {source}; its columns: {shortened(list(table.frame.columns))}.")
     if target not in table.frame.columns:
         raise InputError(
             f"{source} lacks the column {target!r}, which the fit predicts: add its known values. Without them: "
@@ -172,14 +212,39 @@ def run_evaluate(folder: Path, source: str, as_json: bool) -> None:
         y = code.target.transform(frame[target])
     except ValueError as error:
         raise InputError(str(error)) from error
-    scores = metrics.evaluate(posterior.predict(_inputs(code, frame)), y)
+    prediction = posterior.predict(_inputs(code, frame))
+    scores = metrics.evaluate(prediction, y)
+    held = None
+    if by is not None:
+        enough = posterior.held_out is not None and posterior.held_out.num_rows >= rows_needed(level)
+        ways = {"posterior": None, **({"calibrated": posterior.conformal()} if enough else {})}
+        found = {name: held_targets(prediction, y, level, way) for name, way in ways.items()}
+        held = coverage_table(found, group_labels(frame[by], len(frame)))
     if as_json:
-        print_json({"folder": str(folder), "num_rows": len(y), "scores": plain_scores(scores)})
+        shown = {} if held is None else {"coverage": held.rename_axis(by).reset_index().to_dict("records")}
+        print_json({"folder": str(folder), "num_rows": len(y), "scores": plain_scores(scores), **shown})
         return
     labels = {name: metrics.SCORES[name].label for name in scores}
     rows = [{"score": labels[name], "value ± standard error": str(one)} for name, one in scores.items()]
     label = posterior.method.card.label or posterior.receipt.method
     print_table(rows, f"{label} on {len(y):,} rows of {table.title}", left=("score",))
+    if held is not None:
+        what = "sets of classes" if prediction.kind == "classes" else "intervals"
+        print_table(_coverage_rows(held, str(by)), f"Targets that {100 * level:g} % {what} hold", left=(str(by),))
+
+
+def _coverage_rows(held: pd.DataFrame, by: str) -> list[dict[str, str]]:
+    """A line for each group: shares with their errors, and how wide intervals are or how many classes sets have."""
+    ways = [way for way in ("posterior", "calibrated") if way in held]
+    return [
+        {
+            by: str(name),
+            "rows": f"{row['rows']:,.0f}",
+            **{way: str(metrics.Estimate(row[way], row[f"{way}_error"])) for way in ways},
+            **{f"{way} size": f"{row[f'{way}_size']:.4g}" for way in ways},
+        }
+        for name, row in held.to_dict("index").items()
+    ]
 
 
 def _load(folder: Path) -> tuple[Posterior, TableCode]:

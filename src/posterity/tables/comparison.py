@@ -139,7 +139,7 @@ class TableRun(NamedTuple):
         """Those of the estimator that the store opens as."""
         num_rows, num_aside = (
             len(self.prepared.train[1]),
-            0 if self.prepared.aside is None else len(self.prepared.aside),
+            0 if self.prepared.aside is None else self.prepared.aside.num_rows,
         )
         # With another effort the name would stand for other settings: the estimator then has the method itself.
         method = {"method": name} if self.effort == 1 else {}

@@ -37,6 +37,7 @@ from posterity.inference import Method, load
 from posterity.metrics import Estimate
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
+from posterity.tables.calibrated import Calibrated
 from posterity.tables.defaults import DEFAULT_HIDDEN, DEFAULT_METHOD, num_aside
 from posterity.tables.encoders import TableEncoder, TargetEncoder, as_frame
 from posterity.tables.pipeline import TableCode
@@ -44,7 +45,7 @@ from posterity.tables.pipeline import TableCode
 MERGED_ROWS = 10_000  # up to here equal rows are merged
 
 
-class _BayesianEstimator(BaseEstimator):
+class _BayesianEstimator(Calibrated, BaseEstimator):
     """What both estimators share.
 
     Args:
@@ -53,8 +54,9 @@ class _BayesianEstimator(BaseEstimator):
         hidden: Widths of the hidden layers; () for a linear model.
         prior: None for the default; a number s, for standard deviations of s / sqrt(fan-in); or any prior.
         temperature: Of the posterior; 1 is Bayes' rule.
-        holdout: Rows that are NOT trained on, for out-of-distribution p-values to be calibrated on. "auto": a tenth of
-            the rows, at most 1,000, from 200 rows on; a share, such as 0.2; None: all are trained on, no p-values.
+        holdout: Rows that are NOT trained on, for out-of-distribution p-values and intervals (`calibrated=True`) to
+            be calibrated on. "auto": a tenth of the rows, at most 1,000, from 200 rows on; a share, such as 0.2; None:
+            all are trained on, no p-values.
         budget: Seconds after which a fit ends with what it has.
         random_state: A whole number, a numpy RandomState, or None for another seed each time.
     """
@@ -109,12 +111,7 @@ class _BayesianEstimator(BaseEstimator):
 
         It speaks of classes by their places 0 .. C-1 in `classes_`; `log_prob` and `evaluate` here take labels.
         """
-        check_is_fitted(self)
-        frame = _checked_table(X)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        if set(frame.columns) != set(self.table_.names):  # not both had names, or scikit-learn would have refused
-            frame.columns = self.table_.names
-        return self.posterior_.predict(self.table_.transform(frame))
+        return self.posterior_.predict(self._encoded_inputs(X))
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """log p(y) of each row, [N]; y in the units or labels that were learned from."""
@@ -195,6 +192,14 @@ class _BayesianEstimator(BaseEstimator):
         }
         return {"random_state": None, **plain}
 
+    def _encoded_inputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        frame = _checked_table(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        if set(frame.columns) != set(self.table_.names):  # not both had names, or scikit-learn would have refused
+            frame.columns = self.table_.names
+        return self.table_.transform(frame)
+
     def _encoded_target(self, y: Any) -> np.ndarray:
         return self.target_.transform(self._checked_target(y))
 
@@ -223,9 +228,15 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):
         mean = np.asarray(prediction.mean, float)
         return (mean, np.asarray(prediction.std, float)) if return_std else mean
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """[N, 2]: lower and upper end of the central interval that holds the target with probability `level`."""
-        return np.stack(self.predict_distribution(X).interval(level), 1).astype(float)
+    def predict_interval(self, X: Any, level: float = 0.9, calibrated: bool = False) -> np.ndarray:
+        """[N, 2]: lower and upper end of the central interval that holds the target with probability `level`.
+
+        It does so if the model is right. `calibrated`: it holds that share of targets in any case, by the rows that
+        were held out (conformal prediction); the interval is that of another level of the same distribution.
+        """
+        prediction = self.predict_distribution(X)
+        ends = self.conformal().interval(prediction, level) if calibrated else prediction.interval(level)
+        return np.stack(ends, 1).astype(float)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the target, [N, n_samples]."""
@@ -257,14 +268,22 @@ class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
         probs = self.predict_proba(X)
         return self.classes_[probs.argmax(1)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, [N, C], in the order of `classes_`."""
-        probs = np.asarray(self.predict_distribution(X).probs, float)
+    def predict_proba(self, X: Any, calibrated: bool = False) -> np.ndarray:
+        """Probabilities of the classes, [N, C], in the order of `classes_`.
+
+        `calibrated`: at the temperature that has the least log loss on the rows that were held out.
+        """
+        prediction = self.predict_distribution(X)
+        probs = self.conformal().probs(prediction) if calibrated else np.asarray(prediction.probs, float)
         return probs / probs.sum(1, keepdims=True)  # float32 sums to one up to 1e-7 only
 
-    def predict_set(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """The smallest set of classes that together have probability `level`, as truth values [N, C]."""
-        return self.predict_distribution(X).prediction_set(level)
+    def predict_set(self, X: Any, level: float = 0.9, calibrated: bool = False) -> np.ndarray:
+        """The smallest set of classes that together have probability `level`, as booleans [N, C].
+
+        `calibrated`: sets that hold the true class of at least that share of rows in any case (conformal prediction).
+        """
+        prediction = self.predict_distribution(X)
+        return self.conformal().prediction_set(prediction, level) if calibrated else prediction.prediction_set(level)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the class, [N, n_samples]."""

@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from posterity.core.types import Task
+from posterity.data.arrays import Dataset
 from posterity.tables.columns import PLAIN
 from posterity.tables.defaults import num_aside
 from posterity.tables.encoders import TableEncoder, TargetEncoder
@@ -24,7 +25,7 @@ class Prepared(NamedTuple):
     code: TableCode
     train: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
-    aside: np.ndarray | None  # inputs for out-of-distribution p-values, neither trained nor tested on
+    aside: Dataset | None  # for out-of-distribution p-values and conformal intervals, neither trained nor tested on
     frame: pd.DataFrame  # raw test inputs
     remarks: tuple[str, ...]
     test_share: float
@@ -68,7 +69,7 @@ def prepare(
         TableCode(encoder, target_encoder, target, title),
         (x[train], y[train]),
         (x[test], y[test]),
-        x[aside] if len(aside) else None,
+        Dataset(x[aside], y[aside], np.ones(len(aside))) if len(aside) else None,
         inputs.iloc[test].reset_index(drop=True),
         (*remarks, *encoder.remarks),
         test_share,

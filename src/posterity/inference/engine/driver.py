@@ -77,7 +77,8 @@ def fit(
         data: `(x, y)` or `(x, y, weight)`; x may be any pytree of arrays with a common first axis.
         seed: The same seed gives the same result on the same machine, versions and devices.
         chains: Independent runs, all in one program; the posterior is their equal mixture.
-        holdout: A share of the rows (0.1), or inputs, set aside to calibrate out-of-distribution p-values.
+        holdout: A share of the rows (0.1), or inputs, set aside to calibrate out-of-distribution p-values. A share
+            calibrates intervals too, `posterior.conformal()`, and so do rows with targets, a `posterity.data.Dataset`.
         validation: A share of the rows, or `(x, y)`, on which each chain stops early.
         store: A new folder that keeps draws and the whole state as the run goes; `resume(store)` goes on from there.
         mesh: Devices for (chains, rows); by default as many for chains as can be, the rest for rows if that pays.
@@ -99,10 +100,11 @@ def fit(
     check_arguments(model, method, seed, chains, budget)
     check_goal(method, until, at)
     rows = given = dataset(data, model.likelihood)
-    rows, calibration = calibration_inputs(rows, holdout, seed)
+    rows, calibration, held_out = calibration_inputs(rows, holdout, seed)
     rows, validation_rows = stopping_rows(rows, validation, seed, model.likelihood)
     num_chains = method.num_chains if chains is None else int(chains)
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
+    job = job._replace(held_out=held_out)
     if until is not None:
         job = job._replace(until=until, at=diagnosed_inputs(at, rows, calibration))
     start = _checked_start(job)
@@ -147,8 +149,7 @@ def run_job(
         if store is not None and not is_last:
             posterior = store.finish(posterior)
     assert posterior is not None
-    if job.calibration is not None:
-        posterior = posterior.calibrate(job.calibration)
+    posterior = _calibrated(posterior, job)
     return posterior if checkpoint is None else checkpoint.finish(posterior, goes_on=True)
 
 
@@ -175,7 +176,13 @@ def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
             f"The run in {folder} was cut off after {num_steps} steps, with no draw kept yet: resume({folder!r}) "
             "goes on with it."
         ) from error
-    return posterior if job.calibration is None else posterior.calibrate(job.calibration)
+    return _calibrated(posterior, job)
+
+
+def _calibrated(posterior: Posterior, job: Job) -> Posterior:
+    """The posterior with what the rows that were set aside are for: p-values, intervals that hold."""
+    posterior = posterior if job.calibration is None else posterior.calibrate(job.calibration)
+    return dataclasses.replace(posterior, held_out=job.held_out)
 
 
 def _checked_start(job: Job) -> Start:
