@@ -1,4 +1,4 @@
-"""What the command makes of a fit besides predictions: calibrated intervals, coverage by groups."""
+"""What the command makes of a fit besides predictions: calibrated intervals, coverage by groups, reasons."""
 
 import io
 import json
@@ -71,3 +71,4 @@ def test_coverage_is_shown_by_groups(prices):
     wrong = run("evaluate", prices / "fit", prices / "new.csv", "--by", "colour")
     assert wrong.exit_code == 2
     assert "There is no column 'colour'" in wrong.stderr
+

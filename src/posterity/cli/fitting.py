@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from posterity.cli.folders import check_writable, is_comparison, new_folder
 from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
-from posterity.cli.tables import NamedTable, check_target, read_table, shortened, similar_name, write_csv
+from posterity.cli.tables import NamedTable, check_target, read_so, read_table, shortened, similar_name, write_csv
 from posterity.inference import load, resume
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.conformal import Conformal, rows_needed
@@ -28,6 +29,7 @@ from posterity.storage.folder import MANIFEST
 from posterity.tables.calibrated import coverage_table, group_labels, held_targets
 from posterity.tables.comparison import TableRun
 from posterity.tables.pipeline import TableCode
+from posterity.tables.reading import Reading
 from posterity.tables.split import prepare
 
 
@@ -41,14 +43,16 @@ def run_fit(
     effort: float,
     out: Path | None,
     as_json: bool,
+    reading: Reading,
 ) -> None:
     name, seconds, task = catalogue.check_method(method), catalogue.check_budget(budget), catalogue.check_task(task)
     effort = catalogue.check_effort(effort)
-    table = read_table(source)
+    table = read_table(source, reading.category)
     target = check_target(table, target)
+    table = read_so(table, reading, target)
     folder = new_folder(out, f"posterity-{table.title}-{name}")
     try:
-        asked: Any = {"title": table.title, "task": task, "test_share": 0.0, "seed": seed}
+        asked: Any = {"title": table.title, "task": task, "test_share": 0.0, "seed": seed, "reading": reading}
         prepared = prepare(table.frame, target, **asked)
     except ValueError as error:
         raise InputError(f"{table.title}: {error}") from error
@@ -121,15 +125,10 @@ def run_predict(
     calibrated: bool = False,
 ) -> None:
     _check_level(level)
-    if out is not None and out.suffix not in (".csv", ".parquet"):
-        raise InputError(f"--out {out} must end in .csv or .parquet.")
-    if out is not None and out.exists():
-        raise InputError(f"--out {out} is there already, and is not overwritten: name a new file, or remove it first.")
-    if out is not None:
-        check_writable(out, "a file")
-    posterior, code = _load(folder)
-    frame = _read_rows(code, source).frame
-    prediction = posterior.predict(_inputs(code, frame))
+    check_file(out)
+    posterior, code = load_fit(folder)
+    frame = read_rows(code, source).frame
+    prediction = posterior.predict(inputs(code, frame))
     added = predicted_columns(code, prediction, level)
     if calibrated:
         added = added.join(calibrated_columns(code, prediction, level, _conformal(posterior, level)))
@@ -139,12 +138,23 @@ def run_predict(
         added["ood"] = prediction.ood
     found = pd.concat([frame, added.rename(columns=lambda name: _free_name(name, frame))], axis=1)
     if out is not None:
-        _write(found, out, safe_csv)
+        write_rows(found, out, safe_csv)
         say(f"{len(found):,} rows are in {out}.")
     if as_json:
         print_json(found.astype(object).where(found.notna(), None).to_dict("records"))
     elif out is None:
         write_csv(found, sys.stdout, safe_csv)
+
+
+def check_file(out: Path | None) -> None:
+    """Whether a table can be written there, before it is made."""
+    if out is None:
+        return
+    if out.suffix not in (".csv", ".parquet"):
+        raise InputError(f"--out {out} must end in .csv or .parquet.")
+    if out.exists():
+        raise InputError(f"--out {out} is there already, and is not overwritten: name a new file, or remove it first.")
+    check_writable(out, "a file")
 
 
 def predicted_columns(code: TableCode, prediction: Prediction, level: float) -> pd.DataFrame:
@@ -193,8 +203,8 @@ def _check_level(level: float) -> None:
 
 def run_evaluate(folder: Path, source: str, as_json: bool, by: str | None = None, level: float = 0.9) -> None:
     _check_level(level)
-    posterior, code = _load(folder)
-    table, target = _read_rows(code, source), code.target_name
+    posterior, code = load_fit(folder)
+    table, target = read_rows(code, source), code.target_name
     if by is not None and by not in table.frame.columns:
         raise InputError(f"There is no column {by!r} in {source}; its columns: {shortened(list(table.frame.columns))}.")
     if target not in table.frame.columns:
@@ -212,7 +222,7 @@ def run_evaluate(folder: Path, source: str, as_json: bool, by: str | None = None
         y = code.target.transform(frame[target])
     except ValueError as error:
         raise InputError(str(error)) from error
-    prediction = posterior.predict(_inputs(code, frame))
+    prediction = posterior.predict(inputs(code, frame))
     scores = metrics.evaluate(prediction, y)
     held = None
     if by is not None:
@@ -247,7 +257,7 @@ def _coverage_rows(held: pd.DataFrame, by: str) -> list[dict[str, str]]:
     ]
 
 
-def _load(folder: Path) -> tuple[Posterior, TableCode]:
+def load_fit(folder: Path) -> tuple[Posterior, TableCode]:
     _check_folder(folder)
     keep_compiled_programs()
     try:
@@ -278,15 +288,16 @@ def _check_folder(folder: Path) -> None:
         raise InputError(f"{folder} holds no fit; make one: posterity fit DATA --target NAME --out NEW_FOLDER")
 
 
-def _read_rows(code: TableCode, source: str) -> NamedTable:
+def read_rows(code: TableCode, source: str) -> NamedTable:
     """New rows, their categories as texts: a file that happens to hold no other than 01 and 02 holds no numbers."""
     table = read_table(source, [*code.inputs.texts, *[code.target_name] * code.target.is_text])
-    for remark in table.remarks:
+    frame, remarks = replace(code.reading, drop=()).apply(table.frame)
+    for remark in (*table.remarks, *remarks):
         say(remark)
-    return table
+    return table._replace(frame=frame)
 
 
-def _inputs(code: TableCode, frame: pd.DataFrame) -> np.ndarray:
+def inputs(code: TableCode, frame: pd.DataFrame) -> np.ndarray:
     """Features of raw rows; columns the fit does not know are left out with a remark, the target without."""
     encoder, frame = code.inputs, _named_as_fitted(code, frame)
     lacking = [name for name in encoder.names if name not in frame.columns]
@@ -322,6 +333,6 @@ def _free_name(name: str, frame: pd.DataFrame) -> str:
     return name
 
 
-def _write(frame: pd.DataFrame, out: Path, safe_csv: bool) -> None:
+def write_rows(frame: pd.DataFrame, out: Path, safe_csv: bool) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     frame.to_parquet(out) if out.suffix == ".parquet" else write_csv(frame, out, safe_csv)

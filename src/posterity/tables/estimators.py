@@ -38,8 +38,9 @@ from posterity.metrics import Estimate
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
 from posterity.tables.calibrated import Calibrated
+from posterity.tables.columns import as_frame
 from posterity.tables.defaults import DEFAULT_HIDDEN, DEFAULT_METHOD, num_aside
-from posterity.tables.encoders import TableEncoder, TargetEncoder, as_frame
+from posterity.tables.encoders import TableEncoder, TargetEncoder
 from posterity.tables.pipeline import TableCode
 
 MERGED_ROWS = 10_000  # up to here equal rows are merged
