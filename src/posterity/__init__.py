@@ -14,6 +14,7 @@ from posterity.core.devices import use_all_cores
 
 use_all_cores()  # before anything can start the backend
 
+from posterity.core.concern import ConvergenceWarning
 from posterity.core.types import Network
 from posterity.inference import NonFiniteError, dropout_relation, fit, load, methods, resume
 from posterity.inference.engine.restarts import StuckError
@@ -55,6 +56,7 @@ __all__ = [
     "Bernoulli",
     "Categorical",
     "Conformal",
+    "ConvergenceWarning",
     "Diagnosis",
     "Fixed",
     "Flat",

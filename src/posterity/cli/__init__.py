@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ from typer.core import TyperGroup
 from posterity import __version__
 from posterity.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, FailedError, InputError
 from posterity.cli.output import say, say_error
+from posterity.core.concern import ConvergenceWarning
 from posterity.tables.defaults import DEFAULT_METHOD
 
 if TYPE_CHECKING:
@@ -23,7 +25,9 @@ class PlainGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the command says what a receipt warns of
+                return super().invoke(ctx)
         except InputError as error:
             say_error(str(error))
             raise typer.Exit(BAD_INPUT) from None

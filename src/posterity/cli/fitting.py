@@ -100,6 +100,7 @@ def _show_fit(posterior: Posterior, folder: Path, as_json: bool) -> None:
         "num_steps": receipt.num_steps,
         "seconds": receipt.seconds,
         "notes": list(receipt.notes),
+        "warnings": list(receipt.warnings),
     }
     if as_json:
         print_json(summary)
@@ -109,6 +110,7 @@ def _show_fit(posterior: Posterior, folder: Path, as_json: bool) -> None:
         f"{card.label or receipt.method} of {summary['target']}: {receipt.num_data:,} rows, {receipt.num_weights:,} "
         f"weights, {duration(receipt.seconds)}.",
         *(f"{note[:1].upper()}{note[1:]}." for note in receipt.notes),
+        *(f"Warning: {warning}" for warning in receipt.warnings),
         f"Kept in {folder}. Predict new rows: posterity predict {folder} NEW.csv",
         sep="\n",
         markup=False,
@@ -272,6 +274,8 @@ def load_fit(folder: Path) -> tuple[Posterior, TableCode]:
         )
     for note in posterior.receipt.notes:
         say(f"Note: {note}.")
+    for warning in posterior.receipt.warnings:
+        say(f"Warning: {warning}")
     return posterior, code
 
 

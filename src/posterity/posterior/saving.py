@@ -114,7 +114,7 @@ def _receipt(stored: dict[str, Any]) -> Receipt:
     """A receipt is for people: its texts are shown as they are."""
     texts = {name: printable(value) for name, value in stored.items() if isinstance(value, str)}
     versions = {printable(name): printable(version) for name, version in stored["versions"].items()}
-    lists = {name: tuple(map(printable, stored[name])) for name in ("notes", "remarks")}
+    lists = {name: tuple(map(printable, stored[name])) for name in ("notes", "remarks", "warnings") if name in stored}
     return Receipt(**{**stored, **texts, "versions": versions, **lists})
 
 

@@ -234,7 +234,7 @@ def _fit_all(
             continue
         receipt = posteriors[name].receipt
         told = "" if share is None else f" of {share:.1f} s"
-        say(f"  {receipt.seconds:.1f} s{told}" + "".join(f"; {note}" for note in receipt.notes))
+        say(f"  {receipt.seconds:.1f} s{told}" + "".join(f"; {note}" for note in (*receipt.notes, *receipt.warnings)))
     if compiling > 1:
         say(f"Compiling took {compiling:.0f} s on top of the budget.")
     return posteriors, failures
@@ -283,7 +283,7 @@ def _entry(
     if judge is not None:
         apart = judge.distances(prediction if len(some) == len(x) else posterior.predict(some))
     found, receipt = metrics.evaluate(prediction, y), posterior.receipt
-    about = (receipt.seconds, receipt.notes, diagnosis)
+    about = (receipt.seconds, (*receipt.notes, *(words.rstrip(".") for words in receipt.warnings)), diagnosis)
     return Entry(card, posterior, prediction, found, apart, *about)
 
 

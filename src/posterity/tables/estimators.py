@@ -34,11 +34,13 @@ from posterity.core.checks import is_number
 from posterity.core.types import Task
 from posterity.data.arrays import check_size, check_unmasked
 from posterity.inference import Method, load
+from posterity.inference.engine.concerns import of_predictions, warned
 from posterity.metrics import Estimate
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
 from posterity.tables.calibrated import Calibrated
 from posterity.tables.columns import as_frame
+from posterity.tables.convergence import as_of_scikit_learn
 from posterity.tables.defaults import DEFAULT_HIDDEN, DEFAULT_METHOD, num_aside
 from posterity.tables.encoders import TableEncoder, TargetEncoder
 from posterity.tables.pipeline import TableCode
@@ -104,7 +106,9 @@ class _BayesianEstimator(Calibrated, BaseEstimator):
         self.target_ = TargetEncoder(self._task).fit(target, weight)
         if self._task == "classification":
             self.classes_ = np.asarray(self.target_.labels)
-        self.posterior_ = self._infer(name, (self.table_.transform(frame), self.target_.transform(target), weight))
+        rows = (self.table_.transform(frame), self.target_.transform(target), weight)
+        with as_of_scikit_learn():
+            self.posterior_ = self._infer(name, rows)
         return self
 
     def predict_distribution(self, X: Any) -> Prediction:
@@ -169,7 +173,8 @@ class _BayesianEstimator(Calibrated, BaseEstimator):
     def _infer(self, target_name: str, rows: tuple[np.ndarray, ...]) -> Posterior:
         """The posterior, in the user's units."""
         named = hasattr(self, "feature_names_in_")
-        return TableCode(self.table_, self.target_, target_name, named=named, settings=self._stored_settings()).fit(
+        code = TableCode(self.table_, self.target_, target_name, named=named, settings=self._stored_settings())
+        posterior = code.fit(
             self.method,
             rows,
             model={
@@ -182,6 +187,8 @@ class _BayesianEstimator(Calibrated, BaseEstimator):
             budget=self.budget,
             progress=False,
         )
+        # Where rows are held out, `fit` has judged the chains by them.
+        return posterior if posterior.held_out else warned(posterior, of_predictions(posterior, rows[0]))
 
     def _stored_settings(self) -> dict[str, Any]:
         """Those that are plain values; a store has the method and the prior in the posterior."""

@@ -25,6 +25,7 @@ from posterity.core.devices import check_process, device_mesh, double_precision,
 from posterity.core.types import Params
 from posterity.data.arrays import calibration_inputs, dataset, diagnosed_inputs, stopping_rows
 from posterity.inference.engine.checkpoint import Checkpoint
+from posterity.inference.engine.concerns import of_loss, warn_of_rows, with_warnings
 from posterity.inference.engine.interrupt import polite_interrupt
 from posterity.inference.engine.job import Job, Run, ScheduledPhase, Session, Until
 from posterity.inference.engine.program import begin, chains_at_start
@@ -108,6 +109,7 @@ def fit(
     if until is not None:
         job = job._replace(until=until, at=diagnosed_inputs(at, rows, calibration))
     start = _checked_start(job)
+    warn_of_rows(rows, model)
     if store is None:
         return run_job(job, None, budget, progress, start)
     job = job._replace(given=fingerprint(tuple(given)))
@@ -128,7 +130,7 @@ def run_job(
     start = _checked_start(job) if start is None else start
     stages = job.stages()
     stores = [None] * len(stages) if checkpoint is None else checkpoint.of_stages(stages)
-    posterior = None
+    posterior, losses = None, ()
     for number, (stage, store) in enumerate(zip(stages, stores, strict=True)):
         is_last = number == len(stages) - 1
         stage = stage.after(posterior)
@@ -146,10 +148,11 @@ def run_job(
             raise KeyboardInterrupt(f"{names[0]}, where {names[1]} begins, was cut off: {kept}.")
         seconds = time.perf_counter() - begun + (0.0 if store is None else store.seconds)
         posterior = _posterior(stage, posterior, run, phases[0].layout.mesh, seconds, execution.remarks)
+        losses += of_loss(type(stage.method).__name__, posterior.trace)
         if store is not None and not is_last:
             posterior = store.finish(posterior)
     assert posterior is not None
-    posterior = _calibrated(posterior, job)
+    posterior = with_warnings(_calibrated(posterior, job), job, losses)
     return posterior if checkpoint is None else checkpoint.finish(posterior, goes_on=True)
 
 
