@@ -46,12 +46,14 @@ from posterity.storage.codec import StoreError
 
 if TYPE_CHECKING:
     from posterity.tables.estimators import BayesianClassifier, BayesianRegressor
+    from posterity.tables.several import BayesianMultiRegressor
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Audit",
     "BayesianClassifier",
+    "BayesianMultiRegressor",
     "BayesianRegressor",
     "Bernoulli",
     "Categorical",
@@ -106,8 +108,8 @@ __all__ += methods.__all__
 
 def __getattr__(name: str) -> Any:
     """The estimators are loaded when asked for: scikit-learn and pandas take a second to import."""
-    if name not in ("BayesianClassifier", "BayesianRegressor"):
+    if name not in ("BayesianClassifier", "BayesianMultiRegressor", "BayesianRegressor"):
         raise AttributeError(f"module 'posterity' has no attribute {name!r}")
-    from posterity.tables import estimators
+    from posterity.tables import estimators, several
 
-    return getattr(estimators, name)
+    return getattr(several if name == "BayesianMultiRegressor" else estimators, name)

@@ -72,3 +72,16 @@ def test_coverage_is_shown_by_groups(prices):
     assert wrong.exit_code == 2
     assert "There is no column 'colour'" in wrong.stderr
 
+
+def test_what_columns_add_is_shown_and_written(prices, tmp_path):
+    done = run("explain", prices / "fit", prices / "new.csv", "--rows", 3, "--out", tmp_path / "why.csv")
+    assert done.exit_code == 0, done.output
+    written = pd.read_csv(tmp_path / "why.csv")
+    means = written[written["part"] == "mean"].groupby("row")["value"].sum()
+    np.testing.assert_allclose(means, BayesianRegressor.load(prices / "fit").predict(TABLE[80:83]), rtol=1e-4)
+    assert all(word in done.stdout for word in ("size", "town", "noise (squared units)", "at 3 rows"))
+    told = json.loads(run("explain", prices / "fit", prices / "new.csv", "--rows", 1, "--json").stdout)
+    assert {row["part"] for row in told} == {"mean", "aleatoric", "epistemic"}
+    again = run("explain", prices / "fit", prices / "new.csv", "--out", tmp_path / "why.csv")
+    assert again.exit_code == 2
+    assert "is there already" in again.stderr

@@ -203,6 +203,33 @@ def evaluate(
 
 
 @app.command()
+def explain(
+    folder: Folder,
+    data: Annotated[str, typer.Argument(help="Rows to explain: a CSV, Parquet or Excel file.")],
+    rows: Annotated[int, typer.Option(help="How many of its rows, from the first on.", min=1)] = 10,
+    out: Annotated[
+        Path | None, typer.Option(help="A .csv or .parquet file for what every column adds.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Why is it unsure? What each column adds to the mean, to the noise and to the ignorance."""
+    from posterity.cli.explaining import run_explain
+
+    run_explain(folder, data, rows, out, as_json)
+
+
+@app.command()
+def card(
+    folder: Folder,
+    out: Annotated[Path | None, typer.Option(help="A new .md file.", show_default="standard output")] = None,
+) -> None:
+    """One page on a fit, in Markdown: data, method, how far to trust it, limits."""
+    from posterity.cli.explaining import run_card
+
+    run_card(folder, out)
+
+
+@app.command()
 def audit(
     folder: Folder,
     reference: Annotated[

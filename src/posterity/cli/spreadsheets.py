@@ -25,8 +25,7 @@ def read_excel(path: Path, texts: Collection[str]) -> tuple[pd.DataFrame, tuple[
     try:
         with pd.ExcelFile(path, engine=ENGINE) as book:
             first, *others = [str(name) for name in book.sheet_names]
-            names = [str(name) for name in book.parse(first, nrows=0).columns]
-            frame = book.parse(first, dtype={name: str for name in names if name.strip() in texts})
+            frame = pd.DataFrame(book.parse(first, dtype=dict.fromkeys(texts, str)))
     except (ValueError, KeyError, OSError, zipfile.BadZipFile) as error:
         raise InputError(f"{path} cannot be read as Excel ({error}); save it again, or as .csv.") from error
     return frame, (f"Of {path.name}, the first sheet {first!r} is read; it has {len(others)} more.",) if others else ()

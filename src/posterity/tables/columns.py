@@ -146,7 +146,7 @@ def unit(column: pd.Series) -> str:
     """What numbers written as text have in common, such as $ or %; "" where they are plain."""
     if not holds_text(column):
         return ""
-    return common_unit(value for value in column[~gaps(column)].unique() if isinstance(value, str)) or ""
+    return common_unit(value for value in pd.unique(column.mask(gaps(column)).dropna()) if isinstance(value, str)) or ""
 
 
 def holds_text(column: pd.Series) -> bool:

@@ -183,7 +183,7 @@ class TableEncoder:
         self, name: str, column: pd.Series, weight: np.ndarray, whole: pd.Series
     ) -> Number | Category | Date | None:
         missing = gaps(column)
-        if marked := sorted({str(value) for value in column[missing].dropna()}):
+        if marked := sorted({str(value) for value in column.where(missing).dropna()}):
             count = int((missing & column.notna().to_numpy()).sum())
             self.remarks.append(f"Column {name!r}: {count} cell(s) hold {', '.join(map(repr, marked))}: missing.")
         if missing.all():

@@ -52,13 +52,14 @@ class Reading:
         frame = frame.drop(columns=[name for name in self.drop if name in frame.columns])
         remarks = [f"Left out as asked: {', '.join(self.drop)}."] if self.drop else []
         for name in frame.columns if self.missing else ():
-            marked = _equals_any(frame[name], self.missing)
+            column = pd.Series(frame[name])
+            marked = _equals_any(column, self.missing)
             if marked.any():
-                frame[name] = frame[name].mask(marked)
+                frame[name] = column.mask(marked)
                 remarks.append(f"Column {name!r}: {marked.sum()} cell(s) are missing, by --missing.")
         for name in self.numeric:
-            if name in frame.columns and holds_text(frame[name]):
-                frame[name], lost = _numbers(frame[name])
+            if name in frame.columns and holds_text(column := pd.Series(frame[name])):
+                frame[name], lost = _numbers(column)
                 if lost:
                     shown = f"such as {lost[0]!r}" if len(lost) > 1 else repr(lost[0])
                     remarks.append(f"Column {name!r}: {len(lost)} cell(s) are no numbers, {shown}, and so missing.")
