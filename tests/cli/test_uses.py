@@ -80,8 +80,8 @@ def test_what_columns_add_is_shown_and_written(prices, tmp_path):
     means = written[written["part"] == "mean"].groupby("row")["value"].sum()
     np.testing.assert_allclose(means, BayesianRegressor.load(prices / "fit").predict(TABLE[80:83]), rtol=1e-4)
     assert all(word in done.stdout for word in ("size", "town", "noise (squared units)", "at 3 rows"))
-    told = json.loads(run("explain", prices / "fit", prices / "new.csv", "--rows", 1, "--json").stdout)
-    assert {row["part"] for row in told} == {"mean", "aleatoric", "epistemic"}
+    shown = json.loads(run("explain", prices / "fit", prices / "new.csv", "--rows", 1, "--json").stdout)
+    assert {row["part"] for row in shown} == {"mean", "aleatoric", "epistemic"}
     again = run("explain", prices / "fit", prices / "new.csv", "--out", tmp_path / "why.csv")
     assert again.exit_code == 2
     assert "is there already" in again.stderr

@@ -1,4 +1,4 @@
-"""What is said of columns: left out, numbers, categories, gaps; from a file, kept for new rows."""
+"""Options on columns: left out, numbers, categories, gaps; from a file, kept for new rows."""
 
 import io
 
@@ -60,10 +60,10 @@ def test_the_command_reads_columns_as_asked_and_new_rows_alike(tmp_path):
     options = ("--drop", "id", "--category", "code", "--missing", "999")
     done = run("fit", path, "--target", "price", "--method", "map", "--effort", 0.01, "--out", folder, *options)
     assert done.exit_code == 0, done.output
-    said = " ".join(done.stderr.split())
+    printed = " ".join(done.stderr.split())
     for words in ("Left out as asked: id.", "'size': 7 cell(s) are missing, by --missing", "'code' holds 3 categories"):
-        assert words in said
-    assert "Column 4 has no name: it is called column_4." in said
+        assert words in printed
+    assert "Column 4 has no name: it is called column_4." in printed
     predicted = run("predict", folder, path)
     assert predicted.exit_code == 0, predicted.output
     assert pd.read_csv(io.StringIO(predicted.stdout))["mean"].between(900, 1200).all()

@@ -26,7 +26,7 @@ class PlainGroup(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore", ConvergenceWarning)  # the command says what a receipt warns of
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the command prints what a receipt warns of
                 return super().invoke(ctx)
         except InputError as error:
             say_error(str(error))
@@ -93,7 +93,7 @@ Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `fit`
 
 
 def _reading(*given: str | None) -> Reading:
-    """What is said of columns: names with commas between them, in the order of the fields."""
+    """Options on columns, each of them names with commas between them, in the order of the fields."""
     from posterity.tables.reading import Reading
 
     return Reading(*(tuple(part.strip() for part in (names or "").split(",") if part.strip()) for names in given))

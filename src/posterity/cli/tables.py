@@ -102,7 +102,7 @@ def check_target(table: NamedTable, target: str | None) -> str:
 
 
 def read_so(table: NamedTable, reading: Reading, target: str) -> NamedTable:
-    """The table with what the user says of its columns."""
+    """The table read as the options on its columns ask for."""
     try:
         reading.check(list(table.frame.columns), target)
     except ValueError as error:

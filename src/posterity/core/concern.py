@@ -2,4 +2,4 @@
 
 
 class ConvergenceWarning(UserWarning):
-    """Chains have not converged, or a descent ended above where it began; the message says what to do."""
+    """Chains have not converged, or a descent ended above where it began; the message gives the remedy."""

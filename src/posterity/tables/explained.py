@@ -17,7 +17,7 @@ BACKGROUND_ROWS = 32
 
 
 class Explained:
-    """An estimator that says why it predicts what it predicts, and what it is."""
+    """An estimator that explains its predictions and describes itself."""
 
     posterior_: Posterior
     table_: TableEncoder

@@ -71,7 +71,7 @@ def _trust(posterior: Posterior) -> list[str]:
     lines = [f"- Convergence: {str(diagnosis).splitlines()[0]}"]
     lines += [f"- **Warning:** {warning}" for warning in posterior.receipt.warnings]
     if posterior.held_out is None:
-        return [*lines, "- No rows were held out: nothing here says how well it predicts. Score it on new rows."]
+        return [*lines, "- No rows were held out: nothing here shows how well it predicts. Score it on new rows."]
     scores = metrics.evaluate(posterior.predict(posterior.held_out.x), posterior.held_out.y)
     lines.append(f"- On the {posterior.held_out.num_rows:,} rows held out, with standard errors:")
     lines += [f"    - {metrics.SCORES[name].label}: {score}" for name, score in _few(scores.items())]

@@ -32,7 +32,7 @@ class TableCode:
     title: str = "table"  # what the table is called in reports
     named: bool = True  # False: columns came without names, and are known by their place
     settings: dict[str, Any] = field(default_factory=dict)  # of an estimator; where one is missing, its default holds
-    reading: Reading = field(default_factory=Reading)  # what the user said of the columns of a file
+    reading: Reading = field(default_factory=Reading)  # options on the columns of a file
 
     @property
     def task(self) -> Task:

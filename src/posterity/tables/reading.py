@@ -1,4 +1,4 @@
-"""What a user says of the columns of a table, and rows read by it: columns to leave out, numbers, categories, gaps."""
+"""Options on the columns of a table, and rows read by them: columns to leave out, numbers, categories, gaps."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ RISE = 0.05  # of the loss: less is the noise of batches
 FEWEST_STRIDES = 4
 REMEDY = (
     "Run more burn-in and draws, give a budget and until='usable', or use a method without chains, such as a deep "
-    "ensemble; posterior.diagnose(x) says what is missing."
+    "ensemble; posterior.diagnose(x) reports what is missing."
 )
 
 
