@@ -15,6 +15,7 @@ from posterity.core.devices import use_all_cores
 
 use_all_cores()  # before anything can start the backend
 
+from posterity.core.concern import ConvergenceWarning
 from posterity.core.types import Network
 from posterity.inference import NonFiniteError, dropout_relation, fit, load, methods, resume
 from posterity.inference.engine.restarts import StuckError
@@ -40,11 +41,13 @@ from posterity.networks import cnn_lstm, from_equinox, from_function, from_nnx, 
 from posterity.posterior.audit import Audit, audit
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior, prior_predictive
+from posterity.prediction.conformal import Conformal
 from posterity.prediction.prediction import Prediction
 from posterity.storage.codec import StoreError
 
 if TYPE_CHECKING:
     from posterity.tables.estimators import BayesianClassifier, BayesianRegressor
+    from posterity.tables.several import BayesianMultiRegressor
     from posterity.uses.acquire import acquire
     from posterity.uses.active import active_learning
     from posterity.uses.compare_models import compare_models
@@ -57,9 +60,12 @@ __version__ = "0.1.0"
 __all__ = [
     "Audit",
     "BayesianClassifier",
+    "BayesianMultiRegressor",
     "BayesianRegressor",
     "Bernoulli",
     "Categorical",
+    "Conformal",
+    "ConvergenceWarning",
     "Diagnosis",
     "Fixed",
     "Flat",
@@ -118,6 +124,7 @@ __all__ += methods.__all__
 # Loaded when asked for: scikit-learn and pandas take a second to import.
 _LATER = {
     **dict.fromkeys(("BayesianClassifier", "BayesianRegressor"), "posterity.tables.estimators"),
+    "BayesianMultiRegressor": "posterity.tables.several",
     "acquire": "posterity.uses.acquire",
     "active_learning": "posterity.uses.active",
     "compare_models": "posterity.uses.compare_models",

@@ -20,7 +20,7 @@ def run(*arguments):
 def test_where_nothing_can_be_written_no_work_is_done(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("in the way")
     out = tmp_path / "file" / "x"
-    monkeypatch.setattr(fitting, "_load", lambda _: pytest.fail("it has begun"))
+    monkeypatch.setattr(fitting, "load_fit", lambda _: pytest.fail("it has begun"))
     for arguments in (
         ("compare", "curve", "--out", out),
         ("fit", "curve", "--out", out),

@@ -31,7 +31,7 @@ def loaded(monkeypatch):
     """The encoders of a fit in place of the fit; its predictions are its features."""
     stored = json.loads(json.dumps(TableCode(FITTED, TargetEncoder().fit(LABELS)).metadata()))
     posterior = SimpleNamespace(metadata=stored, predict=lambda features: features, calibration=None, method=MAP())
-    monkeypatch.setattr(fitting, "_load", lambda _: (posterior, TableCode.of(posterior)))
+    monkeypatch.setattr(fitting, "load_fit", lambda _: (posterior, TableCode.of(posterior)))
     monkeypatch.setattr(fitting, "predicted_columns", lambda *given: pd.DataFrame(given[1], columns=FITTED.features))
     return posterior
 

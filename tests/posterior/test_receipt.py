@@ -53,7 +53,8 @@ def test_every_field(sampled):
     }
     stated = dataclasses.asdict(receipt)
     assert {name: stated[name] for name in expected} == expected
-    assert set(stated) == {*expected, "seconds", "versions", "targets"}
+    assert set(stated) == {*expected, "seconds", "versions", "targets", "warnings"}
+    assert "have not converged: their log joint still drifts" in receipt.warnings[0]  # ten draws after three steps
     assert len(receipt.targets) == 16
     assert receipt.seconds > 0
     packages = ("posterity", "jax", "jaxlib", "numpyro", "optax", "blackjax")

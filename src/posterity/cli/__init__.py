@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import warnings
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -12,7 +13,11 @@ from typer.core import TyperGroup
 from posterity import __version__
 from posterity.cli.errors import BAD_INPUT, FAILED, INTERRUPTED, FailedError, InputError
 from posterity.cli.output import say, say_error
+from posterity.core.concern import ConvergenceWarning
 from posterity.tables.defaults import DEFAULT_METHOD
+
+if TYPE_CHECKING:
+    from posterity.tables.reading import Reading
 
 
 class PlainGroup(TyperGroup):
@@ -20,7 +25,9 @@ class PlainGroup(TyperGroup):
 
     def invoke(self, ctx: Any) -> Any:
         try:
-            return super().invoke(ctx)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", ConvergenceWarning)  # the command prints what a receipt warns of
+                return super().invoke(ctx)
         except InputError as error:
             say_error(str(error))
             raise typer.Exit(BAD_INPUT) from None
@@ -69,7 +76,27 @@ TaskOption = Annotated[
     typer.Option("--task", help="regression or classification; by default as the target looks.", show_default=False),
 ]
 Effort = Annotated[float, typer.Option(help="Scales every method's number of steps: 0.1 for a quick look.")]
+Drop = Annotated[
+    str | None, typer.Option("--drop", help="Columns to leave out, with commas between them.", show_default=False)
+]
+Numeric = Annotated[
+    str | None, typer.Option("--numeric", help="Columns of numbers: other cells are missing.", show_default=False)
+]
+Category = Annotated[
+    str | None, typer.Option("--category", help="Columns of categories, though they hold numbers.", show_default=False)
+]
+Missing = Annotated[
+    str | None,
+    typer.Option("--missing", help="Cells that stand for a missing value, such as 999,unknown.", show_default=False),
+]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A folder that `fit` or `compare` made.")]
+
+
+def _reading(*given: str | None) -> Reading:
+    """Options on columns, each of them names with commas between them, in the order of the fields."""
+    from posterity.tables.reading import Reading
+
+    return Reading(*(tuple(part.strip() for part in (names or "").split(",") if part.strip()) for names in given))
 
 
 @app.command()
@@ -77,7 +104,8 @@ def compare(
     data: Annotated[
         str | None,
         typer.Argument(
-            help="A CSV or Parquet file, or diabetes, iris, wine, breast_cancer, digits, curve.", show_default=False
+            help="A CSV, Parquet or Excel file, or diabetes, iris, wine, breast_cancer, digits, curve.",
+            show_default=False,
         ),
     ] = None,
     target: Target = None,
@@ -92,6 +120,10 @@ def compare(
     task: TaskOption = None,
     test_share: Annotated[float, typer.Option(help="Of the rows, to test on.")] = 0.2,
     effort: Effort = 1.0,
+    drop: Drop = None,
+    numeric: Numeric = None,
+    category: Category = None,
+    missing: Missing = None,
     out: Annotated[
         Path | None,
         typer.Option(help="A new folder for the report and every fit.", show_default="posterity-NAME"),
@@ -101,18 +133,23 @@ def compare(
     """Fit many methods to one table, print how they compare, and write a report. Start here."""
     from posterity.cli.compare import Options, run_compare
 
-    run_compare(data, target, Options(methods, budget, seed, task, test_share, effort), out, as_json)
+    reading = _reading(drop, numeric, category, missing)
+    run_compare(data, target, Options(methods, budget, seed, task, test_share, effort, reading), out, as_json)
 
 
 @app.command()
 def fit(
-    data: Annotated[str, typer.Argument(help="A CSV or Parquet file, or a bundled name.")],
+    data: Annotated[str, typer.Argument(help="A CSV, Parquet or Excel file, or a bundled name.")],
     target: Target = None,
     method: Annotated[str, typer.Option(help="One of `posterity methods`.")] = DEFAULT_METHOD,
     budget: Budget = None,
     seed: Seed = 0,
     task: TaskOption = None,
     effort: Effort = 1.0,
+    drop: Drop = None,
+    numeric: Numeric = None,
+    category: Category = None,
+    missing: Missing = None,
     out: Annotated[
         Path | None, typer.Option(help="A new folder for the fit.", show_default="posterity-NAME-METHOD")
     ] = None,
@@ -121,18 +158,23 @@ def fit(
     """Fit one method to a table and keep it in a folder."""
     from posterity.cli.fitting import run_fit
 
-    run_fit(data, target, method, budget, seed, task, effort, out, as_json)
+    run_fit(data, target, method, budget, seed, task, effort, out, as_json, _reading(drop, numeric, category, missing))
 
 
 @app.command()
 def predict(
     folder: Folder,
-    data: Annotated[str, typer.Argument(help="New rows: a CSV or Parquet file with the columns that were fitted.")],
+    data: Annotated[
+        str, typer.Argument(help="New rows: a CSV, Parquet or Excel file with the columns that were fitted.")
+    ],
     out: Annotated[
         Path | None,
         typer.Option(help="A .csv or .parquet file.", show_default="CSV on standard output"),
     ] = None,
     level: Annotated[float, typer.Option(help="Of the interval, or of the set of classes.")] = 0.9,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Add intervals or sets that hold their share by rows held out.")
+    ] = False,
     safe_csv: Annotated[
         bool, typer.Option("--safe-csv", help="Put ' before texts that a spreadsheet would compute: = + - @ ...")
     ] = False,
@@ -141,19 +183,50 @@ def predict(
     """Predict new rows: mean, std, interval, noise, ignorance, and whether a row is strange."""
     from posterity.cli.fitting import run_predict
 
-    run_predict(folder, data, out, level, as_json, safe_csv)
+    run_predict(folder, data, out, level, as_json, safe_csv, calibrated)
 
 
 @app.command()
 def evaluate(
     folder: Folder,
     data: Annotated[str, typer.Argument(help="Rows with their targets, none of them trained on.")],
+    by: Annotated[
+        str | None, typer.Option(help="A column: how many targets intervals hold, by its groups.", show_default=False)
+    ] = None,
+    level: Annotated[float, typer.Option(help="Of these intervals, or sets of classes.")] = 0.9,
     as_json: Json = False,
 ) -> None:
     """Score a fit on rows whose targets are known."""
     from posterity.cli.fitting import run_evaluate
 
-    run_evaluate(folder, data, as_json)
+    run_evaluate(folder, data, as_json, by, level)
+
+
+@app.command()
+def explain(
+    folder: Folder,
+    data: Annotated[str, typer.Argument(help="Rows to explain: a CSV, Parquet or Excel file.")],
+    rows: Annotated[int, typer.Option(help="How many of its rows, from the first on.", min=1)] = 10,
+    out: Annotated[
+        Path | None, typer.Option(help="A .csv or .parquet file for what every column adds.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Why is it unsure? What each column adds to the mean, to the noise and to the ignorance."""
+    from posterity.cli.explaining import run_explain
+
+    run_explain(folder, data, rows, out, as_json)
+
+
+@app.command()
+def card(
+    folder: Folder,
+    out: Annotated[Path | None, typer.Option(help="A new .md file.", show_default="standard output")] = None,
+) -> None:
+    """One page on a fit, in Markdown: data, method, how far to trust it, limits."""
+    from posterity.cli.explaining import run_card
+
+    run_card(folder, out)
 
 
 @app.command()

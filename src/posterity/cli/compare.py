@@ -19,11 +19,12 @@ from posterity.cli.folders import ASKED, new_folder
 from posterity.cli.interrupt import interruptible
 from posterity.cli.output import duration, finite, print_json, print_table, results, say
 from posterity.cli.pace import plan_time
-from posterity.cli.tables import check_target, read_table
+from posterity.cli.tables import check_target, read_so, read_table
 from posterity.inference import METHODS
 from posterity.metrics import SCORES, Estimate
 from posterity.report import write_report
 from posterity.tables.comparison import REFERENCE, Comparison, Entry, compare
+from posterity.tables.reading import Reading
 from posterity.tables.split import Prepared, prepare
 
 TABLE, RESULTS, REPORT = "data.parquet", "results.json", "report.html"
@@ -38,6 +39,7 @@ class Options(NamedTuple):
     task: str | None = None
     test_share: float = 0.2
     effort: float = 1.0
+    reading: Reading = Reading()
 
     def checked(self) -> dict[str, Any]:
         if not 0 < self.test_share < 1:
@@ -49,13 +51,16 @@ class Options(NamedTuple):
             "task": catalogue.check_task(self.task),
             "test_share": self.test_share,
             "effort": catalogue.check_effort(self.effort),
+            "reading": self.reading.to_json(),
         }
 
 
 def run_compare(source: str | None, target: str | None, options: Options, out: Path | None, as_json: bool) -> None:
     asked = options.checked()
-    table = read_table(source)
-    asked |= {"title": table.title, "target": check_target(table, target), "remarks": list(table.remarks)}
+    table = read_table(source, options.reading.category)
+    chosen = check_target(table, target)
+    table = read_so(table, options.reading, chosen)
+    asked |= {"title": table.title, "target": chosen, "remarks": list(table.remarks)}
     folder = new_folder(out, f"posterity-{table.title}")
     prepared = _prepare(table.frame, asked)  # before anything is written: most tables that cannot be used fail here
     for remark in table.remarks:
@@ -84,7 +89,8 @@ def resume_compare(folder: Path, budget: str | None, as_json: bool) -> None:
 
 def _prepare(frame: pd.DataFrame, asked: dict[str, Any]) -> Prepared:
     try:
-        return prepare(frame, **{name: asked[name] for name in ("target", "title", "task", "test_share", "seed")})
+        options = {name: asked[name] for name in ("target", "title", "task", "test_share", "seed")}
+        return prepare(frame, **options, reading=Reading.from_json(asked["reading"]))
     except ValueError as error:
         raise InputError(f"{asked['title']}: {error}") from error
 

@@ -20,7 +20,9 @@ import numpy as np
 import pandas as pd
 
 from posterity.cli.errors import InputError
+from posterity.cli.spreadsheets import read_excel
 from posterity.core.names import nearest_name, printable
+from posterity.tables.reading import Reading
 
 BUNDLED = ("diabetes", "iris", "wine", "breast_cancer", "digits", "curve")
 DEFAULT = "diabetes"
@@ -41,7 +43,7 @@ class NamedTable(NamedTuple):
 
 
 def read_table(source: str | None, texts: Collection[str] = ()) -> NamedTable:
-    """A CSV or Parquet file, or a bundled table by its name; the bundled diabetes where nothing is named.
+    """A CSV, Parquet or Excel file, or a bundled table by its name; the bundled diabetes where nothing is named.
 
     Columns in `texts` are read as they are written, whatever they look like.
     """
@@ -54,12 +56,17 @@ def read_table(source: str | None, texts: Collection[str] = ()) -> NamedTable:
     if not path.exists():
         raise InputError(_not_found(source))
     if path.is_dir():
-        raise InputError(f"{source} is a folder; give a CSV or Parquet file, or one of {', '.join(BUNDLED)}.")
+        raise InputError(f"{source} is a folder; give a CSV, Parquet or Excel file, or one of {', '.join(BUNDLED)}.")
     if not path.is_file():
         raise InputError(f"{source} is a pipe or a device, not a file: write the table to a file, and give that.")
     if path.stat().st_size == 0:
         raise InputError(f"{source} is empty; give a CSV file with a line of column names and a row for each case.")
-    frame, remarks = _read_parquet(path) if path.suffix in (".parquet", ".pq") else _read_csv(path, texts)
+    if path.suffix in (".parquet", ".pq"):
+        frame, remarks = _read_parquet(path)
+    elif path.suffix in (".xlsx", ".xlsm", ".xls"):
+        frame, remarks = read_excel(path, texts)
+    else:
+        frame, remarks = _read_csv(path, texts)
     frame, more = _tidy(frame, source)
     return NamedTable(path.name.split(".")[0], frame, None, (*remarks, *more))
 
@@ -92,6 +99,16 @@ def check_target(table: NamedTable, target: str | None) -> str:
     if len(columns) == 1:
         raise InputError(f"{table.title} has the one column {chosen!r}; at least one more is needed.")
     return chosen
+
+
+def read_so(table: NamedTable, reading: Reading, target: str) -> NamedTable:
+    """The table read as the options on its columns ask for."""
+    try:
+        reading.check(list(table.frame.columns), target)
+    except ValueError as error:
+        raise InputError(f"{error} The columns are {shortened(list(table.frame.columns))}.") from error
+    frame, remarks = reading.apply(table.frame)
+    return table._replace(frame=frame, remarks=(*table.remarks, *remarks))
 
 
 def bundled(name: str) -> NamedTable:
@@ -332,7 +349,21 @@ def _tidy(frame: pd.DataFrame, source: str) -> tuple[pd.DataFrame, tuple[str, ..
     if first.startswith("Unnamed:") and frame[first].equals(pd.Series(range(len(frame)), name=first)):
         frame = frame.drop(columns=first)
         remarks.append("The first column has no name and counts the rows: it is left out.")
-    return frame, tuple(remarks)
+    return _named(frame, remarks), tuple(remarks)
+
+
+def _named(frame: pd.DataFrame, remarks: list[str]) -> pd.DataFrame:
+    """Columns without a name get one by their place."""
+    names = list(frame.columns)
+    for place, name in enumerate(names):
+        if name.startswith("Unnamed:") or not name:
+            names[place] = next(new for new in _names_for(place + 1) if new not in names)
+            remarks.append(f"Column {place + 1} has no name: it is called {names[place]}.")
+    return frame.set_axis(names, axis=1)
+
+
+def _names_for(place: int) -> Iterator[str]:
+    return (f"column_{place}{'_' * further}" for further in itertools.count())
 
 
 def _quoted(name: str) -> str:

@@ -98,16 +98,19 @@ def holdout_split(data: Dataset, share: float, seed: int, name: str) -> tuple[Da
     return data.take(np.sort(order[num_aside:])), data.take(np.sort(order[:num_aside]))
 
 
-def calibration_inputs(rows: Dataset, holdout: Any, seed: int) -> tuple[Dataset, Any]:
-    """(rows to fit, inputs to calibrate by): of a share of the rows, which is taken away, or those that are given."""
+def calibration_inputs(rows: Dataset, holdout: Any, seed: int) -> tuple[Dataset, Any, Dataset | None]:
+    """(rows to fit, inputs to calibrate by, these with their targets where they are known).
+
+    They are a share of the rows, which is taken away, or those that are given: inputs, or a `Dataset`.
+    """
     if holdout is None:
-        return rows, None
+        return rows, None, None
     if _is_share(holdout):
         kept, aside = holdout_split(rows, holdout, seed, "holdout")
-        return kept, aside.x
-    inputs = check_inputs(holdout, "holdout")
+        return kept, aside.x, aside
+    inputs = check_inputs(holdout.x if isinstance(holdout, Dataset) else holdout, "holdout")
     check_like(inputs, rows.x, "holdout")
-    return rows, inputs
+    return rows, inputs, holdout if isinstance(holdout, Dataset) else None
 
 
 def stopping_rows(rows: Dataset, validation: Any, seed: int, likelihood: Any) -> tuple[Dataset, Dataset | None]:

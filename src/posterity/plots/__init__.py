@@ -17,6 +17,7 @@ from posterity.plots.curves import (
 )
 from posterity.plots.palette import PALETTE, method_marker, method_style, new_axes, style
 from posterity.plots.predictions import (
+    attributions,
     band,
     class_map,
     class_mixture,
@@ -30,6 +31,7 @@ __all__ = [
     "PALETTE",
     "against_reference",
     "alarm_curve",
+    "attributions",
     "band",
     "calibration_curve",
     "class_map",

@@ -22,6 +22,7 @@ from posterity.plots.palette import (
     new_axes,
     start_at_zero,
 )
+from posterity.prediction.attribution import BASE
 from posterity.prediction.prediction import Prediction
 
 
@@ -155,6 +156,31 @@ def ignorance_along(prediction: Prediction, x: Any, axes: Any = None, num_bins: 
     start_at_zero(axes)
     axes.set_ylabel("ignorance, nats" if prediction.kind == "classes" else "ignorance, standard deviation")
     axes.grid(axis="y", color=FAINT, lw=0.5)
+    return axes
+
+
+def attributions(explained: Any, part: str = "epistemic", axes: Any = None, row: Any = None, most: int = 10) -> Any:
+    """What columns add to a part ("mean", "aleatoric", "epistemic") of one row, or of all rows on average, as bars.
+
+    `explained` is what `explain(X)` of an estimator gives; of all rows, the mean size is drawn. The lines are two
+    standard errors. Look for: the column that the noise or the ignorance comes from.
+    """
+    axes = new_axes(axes)
+    named = explained["part"].where(~explained["part"].str.startswith("probability"), "mean")
+    chosen = explained[(named == part) & (explained["column"] != BASE)]
+    if chosen.empty or (row is not None and row not in set(chosen["row"])):
+        raise ValueError(f"part={part!r}, row={row!r} is not in what was explained; see its columns part and row.")
+    if row is None:
+        bars = chosen.assign(value=chosen["value"].abs()).groupby("column", sort=False)[["value", "error"]].mean()
+    else:
+        bars = chosen[chosen["row"] == row].set_index("column")[["value", "error"]]
+    bars = bars.reindex(bars["value"].abs().sort_values(ascending=False).index)[:most]
+    colour = {"aleatoric": NOISE, "epistemic": IGNORANCE}.get(part, LINE)
+    axes.barh(np.arange(len(bars)), bars["value"], xerr=2 * bars["error"], color=colour, ecolor=INK)
+    axes.axvline(0, color=INK, lw=0.8)
+    axes.set_yticks(range(len(bars)), [str(name) for name in bars.index], parse_math=False)
+    axes.invert_yaxis()
+    name_axes(axes, f"added to {part}" if row is not None else f"mean size of what is added to {part}", "")
     return axes
 
 

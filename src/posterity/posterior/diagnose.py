@@ -70,6 +70,28 @@ def diagnose(posterior: Posterior, x: Any, *, seed: int = 0, memory: int = DEFAU
     return _of_chains(draws, kept, steps, weights, names, _num_starts(posterior))
 
 
+def density_parts(posterior: Posterior) -> dict[str, Part]:
+    """The log joint of Markov chains by itself, from what they recorded: nothing is predicted.
+
+    Empty where there are no chains, fewer than 8 draws of each, or only means over several steps.
+    """
+    family = posterior.family
+    if not has_chains(posterior):
+        return {}
+    kept, steps = _kept_trace(posterior.trace, (family.num_draws or 0) // family.num_chains)
+    if steps > 1 or "log_joint" not in kept:
+        return {}
+    values = kept["log_joint"][:, :, None]
+    return {"log_joint": _part(convergence.convergence(values), values, family.num_chains)}
+
+
+def has_chains(posterior: Posterior) -> bool:
+    """Whether there are Markov chains, with draws enough for an R-hat."""
+    family = posterior.family
+    enough = (family.num_draws or 0) // family.num_chains >= MIN_DRAWS
+    return enough and _is_sampled(posterior)
+
+
 def _is_sampled(posterior: Posterior) -> bool:
     """Whether the draws are of Markov chains: members of an ensemble are the ends of descents instead."""
     if posterior.method is None:

@@ -15,6 +15,7 @@ import numpy as np
 from posterity.core import pytrees, records
 from posterity.core.names import printable
 from posterity.core.types import Family
+from posterity.data.arrays import Dataset
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.receipt import Receipt
@@ -45,6 +46,7 @@ def posterior_parts(posterior: Posterior, writer: Writer) -> dict[str, Any]:
         "inputs": encode(posterior.inputs, arrays, "inputs"),
         "calibration": None if calibration is None else calibration.name,
         "scores": None if calibration is None else encode(calibration.scores, arrays, "scores"),
+        "held_out": None if posterior.held_out is None else encode(tuple(posterior.held_out), arrays, "held_out"),
         "weights": names,
         "signature": encode(signed, arrays, "signature"),
         "outputs": encode(posterior.predict(probe, num_draws=1).outputs, arrays, "outputs"),
@@ -86,6 +88,7 @@ def posterior_from(reader: Reader, model: Model | None, memory: float = HELD_BYT
     if passed:
         check_network(model, inputs, body["weights"], decode(body["signature"], arrays))
     method, metadata = decode(body["method"], arrays), body["metadata"]
+    held_out = decode(body.get("held_out"), arrays)
     if not isinstance(trace, Trace):
         raise StoreError(f"The store holds {type(trace).__name__} where a trace belongs; it is damaged.")
     posterior = Posterior(
@@ -97,6 +100,7 @@ def posterior_from(reader: Reader, model: Model | None, memory: float = HELD_BYT
         facts=facts,
         inputs=inputs,
         metadata=metadata,
+        held_out=None if held_out is None else Dataset(*held_out),
     )
     _check_outputs(posterior, decode(body["outputs"], arrays))
     if body["calibration"] is None:
@@ -110,7 +114,7 @@ def _receipt(stored: dict[str, Any]) -> Receipt:
     """A receipt is for people: its texts are shown as they are."""
     texts = {name: printable(value) for name, value in stored.items() if isinstance(value, str)}
     versions = {printable(name): printable(version) for name, version in stored["versions"].items()}
-    lists = {name: tuple(map(printable, stored[name])) for name in ("notes", "remarks")}
+    lists = {name: tuple(map(printable, stored[name])) for name in ("notes", "remarks", "warnings") if name in stored}
     return Receipt(**{**stored, **texts, "versions": versions, **lists})
 
 

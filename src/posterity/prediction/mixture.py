@@ -91,6 +91,19 @@ def quantiles(model: Model, block: Components, levels: Array) -> Array:
     return jnp.where(jnp.isnan(reached(high)), jnp.nan, high)
 
 
+def cumulative(model: Model, block: Components, y: Array) -> Array:
+    """P(target < y) and P(target <= y) of the mixture, elementwise: [n, ..., 2]. They differ for counts."""
+    single = elementwise(block.marginal(model))
+    ends = jnp.stack([y - 1, y], -1) if single.is_discrete else jnp.stack([y, y], -1)
+    ends = jnp.moveaxis(ends, -1, 0)[:, None]
+    if has_cdf(single):
+        reached = cdf(single, ends)
+    else:
+        drawn = _sampled(single)
+        reached = (drawn <= ends[:, 0][:, None]).astype(float)
+    return jnp.moveaxis(reached.mean(1), 0, -1)
+
+
 def cdf(distribution: dist.Distribution, value: Array) -> Array:
     """P(y <= value) of each single number: 0 below the support and 1 above it, where numpyro's may be NaN, or 0.9."""
     if isinstance(distribution, dist.Poisson):
@@ -224,6 +237,11 @@ def has_cdf(single: dist.Distribution) -> bool:
 
 
 def _sampled_quantiles(single: dist.Distribution, levels: Array) -> Array:
+    return jnp.moveaxis(jnp.quantile(_sampled(single), levels, axis=0), 0, -1)
+
+
+def _sampled(single: dist.Distribution) -> Array:
+    """Draws of the mixture, in place of a cumulative distribution function: [about 4096, n, ...]."""
     rounds = -(-NUM_SAMPLES // single.batch_shape[0])
     drawn = jnp.asarray(single.sample(jax.random.key(0), (rounds,)))
-    return jnp.moveaxis(jnp.quantile(drawn.reshape(-1, *drawn.shape[2:]), levels, axis=0), 0, -1)
+    return drawn.reshape(-1, *drawn.shape[2:])

@@ -133,6 +133,13 @@ class Prediction:
         found = self._in_units(np.concatenate(found, -1)[..., : len(levels)])
         return found[..., 0] if np.ndim(level) == 0 else found
 
+    def cdf(self, y: Any, strict: bool = False) -> np.ndarray:
+        """P(target <= y) of the mixture, elementwise [N, ...]; `strict`: P(target < y), which differs for counts."""
+        self._forbid_classes("cdf")
+        y = self._targets(y)
+        both = self._map(mixture.cumulative, (y - self._shift) / self._scale if self._has_units else y)
+        return both[..., 0 if strict else 1]
+
     def interval(self, level: float = 0.9) -> tuple[np.ndarray, np.ndarray]:
         """(lower, upper) of the central interval that holds the target with probability `level`.
 

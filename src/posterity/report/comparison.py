@@ -30,6 +30,7 @@ def report_page(comparison: Comparison) -> Page:
             _scores(page, comparison)
             sections.predictions(page, subject)
             sections.split(page, subject)
+            sections.reasons(page, subject)
             sections.calibration(page, subject)
             sections.selection(page, subject)
             sections.novelty(page, subject)

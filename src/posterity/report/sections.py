@@ -14,7 +14,10 @@ from posterity.posterior.diagnosis import Diagnosis
 from posterity.report.page import Page
 from posterity.report.subject import GRID_SIDE, NUM_BINS, Subject
 from posterity.tables.comparison import Entry
+from posterity.tables.explained import explain
+from posterity.tables.pipeline import TableCode
 
+EXPLAINED_ROWS = 10
 MAX_MOVED = 200  # rows
 MIN_HALVED = 40  # test rows, where half of them must serve to know strange rows by
 LEVELS = (0.05, 0.1, 0.2, 0.5)  # of false alarms; few held-out rows cannot tell the smaller ones
@@ -145,6 +148,23 @@ def split(page: Page, subject: Subject) -> None:
         look_for="where methods disagree on it."
         if subject.reference is None
         else f"who is as ignorant as {subject.reference.label}, and where.",
+    )
+
+
+def reasons(page: Page, subject: Subject) -> None:
+    """What columns the mean, the noise and the ignorance come from, by the method to use."""
+    entry = subject.comparison.recommended() or subject.entries[0]
+    code, x = TableCode.of(entry.posterior), subject.comparison.test[0]
+    if code is None or len(code.inputs.columns) < 2:
+        return
+    page.section("Why is it unsure?", "What each column adds to a prediction, to its noise and to its ignorance.")
+    rows = x[evenly_spaced(len(x), EXPLAINED_ROWS)]
+    found = explain(entry.posterior, code.inputs, rows, labels=code.labels)
+    page.figure(
+        [plots.attributions(found, part) for part in ("mean", "aleatoric", "epistemic")],
+        f"Shapley values by {entry.label} at {len(rows)} test rows: the mean size of what a column adds to the mean "
+        "(of classes, to the probability of the most probable one), to the noise and to the ignorance.",
+        look_for="columns that drive the noise or the ignorance and not the mean.",
     )
 
 

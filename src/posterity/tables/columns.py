@@ -1,7 +1,8 @@
 """What one column of a table holds, numbers, categories or dates, and its values as such.
 
 Numbers and dates come as texts from a CSV file, and as objects (decimals, dates, periods) from Parquet and Python: they
-are the same numbers and dates, and the same category is `1`, `1.0` or `"1"`.
+are the same numbers and dates, and the same category is `1`, `1.0` or `"1"`. How texts write numbers and gaps is known
+to written.py.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from posterity.tables.written import PLAIN_NUMBER, amount, common_unit, is_gap
+
 MISSING = "missing"
 DATE_TEXT = re.compile(r"^\s*\d{1,4}[-/.]\d{1,2}[-/.]\d{1,4}(\D|$)")
 YEAR_LAST = re.compile(r"^\s*(\d{1,2})([-/.])(\d{1,2})\2(\d{4}|\d{2})(?!\d)")
@@ -22,7 +25,6 @@ MONTHS = 12
 CENTURY = 69  # years of two digits from here on are of 1900, as strptime has it
 PLAIN = "write plain numbers such as 1234.5, without signs, units or thousands separators"
 PLAIN_DATE = "write 2020-12-31"
-NUMBER_TEXT = re.compile(r"^\s*[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?\s*$")
 WHOLE_TEXT = re.compile(r"^(-?\d+)\.0+$")
 TRUTH = {"true": "1", "false": "0"}
 
@@ -34,9 +36,13 @@ def settled(column: pd.Series) -> pd.Series:
     """The column in the type of what it holds, where that is numbers, dates or spans of time held as objects."""
     if isinstance(column.dtype, pd.PeriodDtype):
         return column.dt.to_timestamp()
+    if pd.api.types.is_complex_dtype(column):
+        raise ValueError(_complex(column))
     if column.dtype != object:
         return column
     held = pd.api.types.infer_dtype(column, skipna=True)
+    if held == "complex":
+        raise ValueError(_complex(column))
     if held == "period":
         return to_dates(column.map(lambda period: period.to_timestamp(), na_action="ignore"))
     if held in ("date", "datetime", "datetime64"):
@@ -47,8 +53,67 @@ def settled(column: pd.Series) -> pd.Series:
         with suppress(OverflowError):
             return column.astype("Int64")  # float would hide that a target with gaps holds whole numbers
     if held in ("integer", "floating", "mixed-integer-float", "decimal"):
-        return pd.Series(column.to_numpy(float, na_value=np.nan), column.index, name=column.name)
+        try:
+            values = column.to_numpy(float, na_value=np.nan)
+        except OverflowError as error:
+            raise ValueError(f"Column {column.name!r} holds numbers beyond 1.8e308; rescale it.") from error
+        return pd.Series(values, column.index, name=column.name)
     return column
+
+
+def _complex(column: pd.Series) -> str:
+    return (
+        f"Column {column.name!r} holds complex numbers; give real ones: their absolute values, or real and imaginary "
+        "parts as two columns."
+    )
+
+
+def as_frame(table: Any, names: list[str] | None = None) -> pd.DataFrame:
+    """A frame with texts as column names; columns of an array are called `names`, or x0, x1, ..."""
+    if isinstance(table, pd.DataFrame):
+        frame = table.copy(deep=False)
+        frame.columns = [str(name) for name in table.columns]
+    else:
+        values = np.asarray(table)
+        values = values[:, None] if values.ndim == 1 else values
+        if values.ndim != 2:
+            raise ValueError(f"A table has two axes, rows and columns; this one has shape {values.shape}.")
+        if names is not None and len(names) != values.shape[1]:
+            raise ValueError(f"The table has {values.shape[1]} columns; the one learned from had {len(names)}.")
+        frame = pd.DataFrame(values, columns=names or [f"x{i}" for i in range(values.shape[1])])  # type: ignore[arg-type]
+        frame = frame.infer_objects() if values.dtype == object else frame
+    if frame.columns.has_duplicates:
+        twice = sorted(set(frame.columns[frame.columns.duplicated()]))
+        raise ValueError(f"The table has several columns called {', '.join(map(repr, twice))}; rename them.")
+    for name in frame.columns:
+        column = settled(pd.Series(frame[name]))
+        if column.dtype != frame[name].dtype:
+            frame[name] = column
+    return frame
+
+
+def as_target(target: Any) -> pd.Series:
+    """One column of targets."""
+    values = target.iloc[:, 0] if isinstance(target, pd.DataFrame) and target.shape[1] == 1 else target
+    if isinstance(values, pd.Series):
+        return _read_target(settled(values.reset_index(drop=True)))
+    values = np.asarray(values)
+    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
+    if values.ndim != 1:
+        raise ValueError(f"y has shape {values.shape}; expected one target per row: fit one model for each target.")
+    return _read_target(settled(pd.Series(values).infer_objects()))
+
+
+def _read_target(column: pd.Series) -> pd.Series:
+    """Marks of missing values as such, and numbers with units or thousands as numbers; plain texts stay."""
+    if not holds_text(column):
+        return column
+    column = column.mask(gaps(column))
+    written = [value for value in column.dropna().unique() if isinstance(value, str)]
+    if kind(column) != "number" or all(PLAIN_NUMBER.match(value) for value in written):
+        return column
+    numbers = pd.Series(to_numbers(column), column.index, name=column.name)
+    return numbers if (numbers % 1).any() else numbers.astype("Int64")
 
 
 def kind(column: pd.Series) -> Kind:
@@ -59,28 +124,71 @@ def kind(column: pd.Series) -> Kind:
         return "category"
     if pd.api.types.is_numeric_dtype(column) or pd.api.types.is_timedelta64_dtype(column):
         return "number"
-    values = pd.unique(_hashable(column.dropna()))
-    if all(isinstance(value, str) and NUMBER_TEXT.match(value) for value in values):
+    values = [value for value in pd.unique(_hashable(column.dropna())) if not is_gap(value, among_numbers=True)]
+    if all(isinstance(value, str) and PLAIN_NUMBER.match(value) for value in values):
         return "number"
-    return "date" if _are_dates(values) else "category"
+    if _are_dates(values):
+        return "date"
+    return "category" if common_unit(values) is None else "number"
+
+
+def gaps(column: pd.Series) -> np.ndarray:
+    """Which cells are missing, or marked so: `?` in any column, also `-` in one of numbers or dates."""
+    missing = column.isna().to_numpy()
+    if not holds_text(column):
+        return missing
+    values, among = _hashable(column), kind(column) != "category"
+    marked = [value for value in values.dropna().unique() if is_gap(value, among)]
+    return missing | values.isin(marked).to_numpy()
+
+
+def unit(column: pd.Series) -> str:
+    """What numbers written as text have in common, such as $ or %; "" where they are plain."""
+    if not holds_text(column):
+        return ""
+    return common_unit(value for value in pd.unique(column.mask(gaps(column)).dropna()) if isinstance(value, str)) or ""
 
 
 def holds_text(column: pd.Series) -> bool:
     return column.dtype == object or pd.api.types.is_string_dtype(column)
 
 
-def to_numbers(column: pd.Series) -> np.ndarray:
-    """float64 with NaN for missing values; spans of time in days."""
+def to_numbers(column: pd.Series, learned: str | None = None) -> np.ndarray:
+    """float64 with NaN for missing values; spans of time in days.
+
+    `learned`: the unit that the column had in training, None while it is learned.
+    """
     if pd.api.types.is_timedelta64_dtype(column):
         values = column.dt.total_seconds().to_numpy(float) / 86400
+    elif holds_text(column):
+        values = _read_numbers(_hashable(column), learned)
     else:
-        try:
-            values = pd.Series(pd.to_numeric(column)).to_numpy(float, na_value=np.nan)
-        except (ValueError, TypeError) as error:
-            raise ValueError(f"Column {column.name!r} must hold numbers: {error}; {PLAIN}.") from error
+        values = pd.Series(pd.to_numeric(column)).to_numpy(float, na_value=np.nan)
+    if learned == "%" and not holds_text(column) and not np.isnan(values).all():
+        raise ValueError(f"Column {column.name!r} was learned in %; write '12 %', not 12 or 0.12.")
     if np.isinf(values).any():
-        raise ValueError(f"Column {column.name!r} contains infinity; replace such values or leave them empty.")
+        raise ValueError(
+            f"Column {column.name!r} contains infinity, or a number beyond 1.8e308; replace such values or leave them "
+            "empty."
+        )
     return values
+
+
+def _read_numbers(column: pd.Series, learned: str | None) -> np.ndarray:
+    """Each different text is read once."""
+    different = {value: str(value) for value in column.dropna().unique()}
+    numbers = {value: text for value, text in different.items() if not is_gap(text, among_numbers=True)}
+    wanted = common_unit(numbers.values()) if learned is None else learned
+    read = dict.fromkeys(different, np.nan)
+    for value, text in numbers.items():
+        found = amount(text)
+        if found is None:
+            raise ValueError(f"Column {column.name!r} must hold numbers: got {text!r}; {PLAIN}.")
+        if wanted is None or (found.unit != wanted and (found.unit or wanted == "%")):
+            how = "in one unit" if wanted is None else f"in {wanted}, as learned" if wanted else "without a unit"
+            raise ValueError(f"Column {column.name!r} must hold numbers {how}: got {text!r}; {PLAIN}.")
+        read[value] = found.value
+    return column.map(read).to_numpy(float)
 
 
 def to_dates(column: pd.Series, order: Order | None = None) -> pd.Series:
@@ -88,11 +196,12 @@ def to_dates(column: pd.Series, order: Order | None = None) -> pd.Series:
     written = column
     if not pd.api.types.is_datetime64_any_dtype(column):
         values = _hashable(column).astype(object)
+        values = values.mask(values.map(lambda value: is_gap(value, among_numbers=True)))
         different = pd.unique(values.dropna())  # each is looked at once
         first = order or date_order(different)[0]
         written = values.map({value: _year_first(value, first) for value in different})
     dates = _read_dates(written)
-    unread = (dates.isna() & column.notna()).to_numpy()
+    unread = (dates.isna() & written.notna()).to_numpy()
     if unread.any():
         how = ", all written alike" + (f", {order} first as in training" if order else "")
         got = str(column.iloc[int(unread.argmax())])
@@ -114,7 +223,8 @@ def date_order(values: Iterable[Any]) -> tuple[Order | None, bool]:
 def to_texts(column: pd.Series) -> tuple[np.ndarray, np.ndarray]:
     """Codes [N] into different texts; a gap is the text 'missing', as where someone has written it out."""
     codes, values = pd.factorize(_hashable(column))
-    texts = np.array([*map(_text, values), MISSING], object)  # the last: of code -1, a gap
+    texts = [MISSING if is_gap(value, among_numbers=False) else _text(value) for value in values]
+    texts = np.array([*texts, MISSING], object)  # the last: of code -1, a gap
     codes, different = pd.factorize(texts[codes])
     return codes, np.asarray(different)
 

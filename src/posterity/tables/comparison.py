@@ -155,7 +155,7 @@ class TableRun(NamedTuple):
         """Those of the estimator that the store opens as."""
         num_rows, num_aside = (
             len(self.prepared.train[1]),
-            0 if self.prepared.aside is None else len(self.prepared.aside),
+            0 if self.prepared.aside is None else self.prepared.aside.num_rows,
         )
         # With another effort the name would stand for other settings: the estimator then has the method itself.
         method = {"method": name} if self.effort == 1 else {}
@@ -260,7 +260,7 @@ def _fit_all(
             continue
         receipt = posteriors[name].receipt
         told = "" if share is None else f" of {share:.1f} s"
-        say(f"  {receipt.seconds:.1f} s{told}" + "".join(f"; {note}" for note in receipt.notes))
+        say(f"  {receipt.seconds:.1f} s{told}" + "".join(f"; {note}" for note in (*receipt.notes, *receipt.warnings)))
     if compiling > 1:
         say(f"Compiling took {compiling:.0f} s on top of the budget.")
     return posteriors, failures
@@ -309,7 +309,7 @@ def _entry(
     if judge is not None:
         apart = judge.distances(prediction if len(some) == len(x) else posterior.predict(some))
     found, receipt = metrics.evaluate(prediction, y), posterior.receipt
-    about = (receipt.seconds, receipt.notes, diagnosis)
+    about = (receipt.seconds, (*receipt.notes, *(words.rstrip(".") for words in receipt.warnings)), diagnosis)
     return Entry(card, posterior, prediction, found, apart, *about)
 
 

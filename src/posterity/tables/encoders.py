@@ -22,14 +22,17 @@ from posterity.tables.columns import (
     MISSING,
     PLAIN_DATE,
     Order,
+    as_frame,
+    as_target,
     date_order,
+    gaps,
     holds_text,
     kind,
     positions,
-    settled,
     to_dates,
     to_numbers,
     to_texts,
+    unit,
 )
 
 MAX_CATEGORIES = 100  # of one column that get a feature of their own
@@ -38,6 +41,7 @@ RARE_ROWS = 3  # a category with fewer rows is 'other'
 FEW_VALUES = 10  # whole numbers with at most so many values are taken for classes
 PERIODS = {"month": 12, "day_of_week": 7, "hour": 24}  # as pandas calls them
 OTHER = "other"
+SQUARABLE = 1e150  # float64 holds the square of numbers up to here
 
 
 @dataclass(frozen=True)
@@ -50,13 +54,14 @@ class Number:
     std: float
     indicator: bool  # a column that is 1 where a value was missing
     kept: bool = True
+    unit: str = ""  # that numbers were written with, and will be
 
     @property
     def features(self) -> list[str]:
         return [self.name] * self.kept + [f"{self.name} {MISSING}"] * self.indicator
 
     def encode(self, column: pd.Series) -> np.ndarray:
-        values = to_numbers(column)
+        values = to_numbers(column, self.unit)
         missing = np.isnan(values)
         parts = [(np.where(missing, self.fill, values) - self.mean) / self.std] * self.kept
         return np.stack([*parts, *[missing.astype(float)] * self.indicator], 1)
@@ -136,7 +141,9 @@ class TableEncoder:
         if not len(frame):
             raise ValueError("The table has no rows (0 samples); give at least two.")
         self.names, self.remarks, self.columns = list(frame.columns), [], []
-        for name in frame.columns:
+        for place, name in enumerate(frame.columns, 1):
+            if not name.strip():
+                self.remarks.append(f"Column {place} of the inputs has no name: give it one.")
             made = self._learn(name, pd.Series(frame[name]), weight, pd.Series(whole[name]))
             self.columns += [made] if made is not None and made.features else []
         if not self.columns:
@@ -175,7 +182,11 @@ class TableEncoder:
     def _learn(
         self, name: str, column: pd.Series, weight: np.ndarray, whole: pd.Series
     ) -> Number | Category | Date | None:
-        if column.isna().all():
+        missing = gaps(column)
+        if marked := sorted({str(value) for value in column.where(missing).dropna()}):
+            count = int((missing & column.notna().to_numpy()).sum())
+            self.remarks.append(f"Column {name!r}: {count} cell(s) hold {', '.join(map(repr, marked))}: missing.")
+        if missing.all():
             self.remarks.append(f"Column {name!r} is empty: left out.")
             return None
         found = kind(column)
@@ -183,9 +194,14 @@ class TableEncoder:
             return self._learn_category(name, column, weight)
         if found == "date":
             return self._learn_date(name, column, weight, whole)
+        made = self._learn_number(name, values := to_numbers(column), weight)
         if holds_text(column):
-            self.remarks.append(f"Column {name!r} holds numbers as text: read as numbers.")
-        return self._learn_number(name, to_numbers(column), weight)
+            place = int(np.argmax(~np.isnan(values)))
+            shown = f", {column.iloc[place]!r} as {values[place]:g}"
+            self.remarks.append(f"Column {name!r} holds numbers as text: read as numbers{shown}.")
+        elif pd.api.types.is_timedelta64_dtype(column):
+            self.remarks.append(f"Column {name!r} holds spans of time: read as days.")
+        return dataclasses.replace(made, unit=unit(column))
 
     def _learn_number(self, name: str, values: np.ndarray, weight: np.ndarray, first: str = "") -> Number:
         missing = np.isnan(values)
@@ -201,6 +217,10 @@ class TableEncoder:
         return Number(name, fill, mean, 1.0 if constant else std, bool(missing.any()), not constant)
 
     def _learn_category(self, name: str, column: pd.Series, weight: np.ndarray) -> Category | None:
+        if any(isinstance(value, list | dict | set | tuple | np.ndarray) for value in column):
+            self.remarks.append(
+                f"Column {name!r} holds lists: each is taken as one text; give their parts columns of their own."
+            )
         codes, texts = to_texts(column)
         rows = np.bincount(codes, weight, len(texts))
         order = np.lexsort((texts, -rows))  # by size, then by name: the order of rows plays no part
@@ -218,6 +238,8 @@ class TableEncoder:
         if num_rare:
             self.remarks.append(f"Column {name!r}: {num_rare} rare categories of {len(texts)} count as {OTHER!r}.")
             kept = [text for text in kept if text != OTHER]  # one that is called so counts as what it says
+        else:
+            self.remarks.append(f"Column {name!r} holds {len(texts)} categories: a feature for each.")
         return Category(name, kept, num_rare > 0)
 
     def _learn_date(self, name: str, column: pd.Series, weight: np.ndarray, whole: pd.Series) -> Date:
@@ -272,6 +294,15 @@ class TargetEncoder:
             self.labels = _sorted_labels(known)
             if len(self.labels) < 2:
                 raise ValueError(f"The target holds one class only ({self.labels[0]!r}); give at least two classes.")
+            rows = np.bincount(positions(self.labels, known), counts, len(self.labels))
+            if single := [label for label, count in zip(self.labels, rows, strict=True) if count == 1]:
+                what = (
+                    f"Class {single[0]!r} has"
+                    if len(single) == 1
+                    else f"{len(single)} classes, such as {single[0]!r}, have"
+                )
+                remark = f"{what} one row only: nothing can be tested of it; merge it with another, or add rows."
+                self.remarks.insert(0, remark)
             return self
         if kind(known) == "date":
             raise ValueError(
@@ -312,42 +343,6 @@ class TargetEncoder:
         return cls(**stored)
 
 
-def as_frame(table: Any, names: list[str] | None = None) -> pd.DataFrame:
-    """A frame with texts as column names; columns of an array are called `names`, or x0, x1, ..."""
-    if isinstance(table, pd.DataFrame):
-        frame = table.copy(deep=False)
-        frame.columns = [str(name) for name in table.columns]
-    else:
-        values = np.asarray(table)
-        values = values[:, None] if values.ndim == 1 else values
-        if values.ndim != 2:
-            raise ValueError(f"A table has two axes, rows and columns; this one has shape {values.shape}.")
-        if names is not None and len(names) != values.shape[1]:
-            raise ValueError(f"The table has {values.shape[1]} columns; the one learned from had {len(names)}.")
-        frame = pd.DataFrame(values, columns=names or [f"x{i}" for i in range(values.shape[1])])  # type: ignore[arg-type]
-        frame = frame.infer_objects() if values.dtype == object else frame
-    if frame.columns.has_duplicates:
-        twice = sorted(set(frame.columns[frame.columns.duplicated()]))
-        raise ValueError(f"The table has several columns called {', '.join(map(repr, twice))}; rename them.")
-    for name in frame.columns:
-        column = settled(pd.Series(frame[name]))
-        if column.dtype != frame[name].dtype:
-            frame[name] = column
-    return frame
-
-
-def as_target(target: Any) -> pd.Series:
-    """One column of targets."""
-    values = target.iloc[:, 0] if isinstance(target, pd.DataFrame) and target.shape[1] == 1 else target
-    if isinstance(values, pd.Series):
-        return settled(values.reset_index(drop=True))
-    values = np.asarray(values)
-    values = values[:, 0] if values.ndim == 2 and values.shape[1] == 1 else values
-    if values.ndim != 1:
-        raise ValueError(f"y has shape {values.shape}; expected one target per row: fit one model for each target.")
-    return settled(pd.Series(values).infer_objects())
-
-
 def decide_task(target: pd.Series) -> Task:
     """Texts, truth values and a few whole numbers are classes; all else is a number, a single value too."""
     if (found := kind(target)) != "number":
@@ -367,6 +362,10 @@ def _column(stored: dict[str, Any]) -> Number | Category | Date:
 
 def _moments(values: np.ndarray, weight: np.ndarray) -> tuple[float, float]:
     """Mean and standard deviation. Against the first value: sums of large numbers would lose their differences."""
+    largest = np.abs(values).max()
+    if largest > SQUARABLE:
+        mean, std = _moments(values / largest, weight)
+        return mean * largest, std * largest
     shifted = values - values[0]
     mean = np.average(shifted, weights=weight)
     return float(values[0] + mean), float(np.sqrt(np.average(np.square(shifted - mean), weights=weight)))

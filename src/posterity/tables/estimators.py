@@ -12,39 +12,45 @@ out-of-distribution p-values are calibrated on it. With fewer rows, or holdout=N
 
 from __future__ import annotations
 
-from contextlib import suppress
+import dataclasses
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import pandas as pd
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils import check_array, check_random_state
+from sklearn.utils import check_random_state
+from sklearn.utils.class_weight import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import (
     _check_sample_weight,
     _check_y,
     check_is_fitted,
-    column_or_1d,
     validate_data,
 )
 
 from posterity import metrics
 from posterity.core.checks import is_number
 from posterity.core.types import Task
-from posterity.data.arrays import check_size, check_unmasked
+from posterity.data.arrays import check_size
 from posterity.inference import Method, load
+from posterity.inference.engine.concerns import of_predictions, warned
 from posterity.metrics import Estimate
 from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
+from posterity.tables.calibrated import Calibrated
+from posterity.tables.checks import checked_column, checked_table, name_of
+from posterity.tables.convergence import as_of_scikit_learn
 from posterity.tables.defaults import DEFAULT_HIDDEN, DEFAULT_METHOD, num_aside
-from posterity.tables.encoders import TableEncoder, TargetEncoder, as_frame
+from posterity.tables.drawn import Drawn
+from posterity.tables.encoders import TableEncoder, TargetEncoder
+from posterity.tables.explained import Explained
 from posterity.tables.pipeline import TableCode
 
 MERGED_ROWS = 10_000  # up to here equal rows are merged
 
 
-class _BayesianEstimator(BaseEstimator):
+class _BayesianEstimator(Explained, Drawn, Calibrated, BaseEstimator):
     """What both estimators share.
 
     Args:
@@ -55,8 +61,9 @@ class _BayesianEstimator(BaseEstimator):
             are inferred with them, one a layer and one an input, or that are not; a number s, for standard deviations
             of s / sqrt(fan-in); or any prior.
         temperature: Of the posterior; 1 is Bayes' rule.
-        holdout: Rows that are NOT trained on, for out-of-distribution p-values to be calibrated on. "auto": a tenth of
-            the rows, at most 1,000, from 200 rows on; a share, such as 0.2; None: all are trained on, no p-values.
+        holdout: Rows that are NOT trained on, for out-of-distribution p-values and intervals (`calibrated=True`) to
+            be calibrated on. "auto": a tenth of the rows, at most 1,000, from 200 rows on; a share, such as 0.2; None:
+            all are trained on, no p-values.
         budget: Seconds after which a fit ends with what it has.
         random_state: A whole number, a numpy RandomState, or None for another seed each time.
     """
@@ -92,18 +99,21 @@ class _BayesianEstimator(BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn from rows X and targets y; a weight of 2 is a row that stands twice, 0 one that is not there."""
         validate_data(self, X, y, skip_check_array=True)
-        frame, target, name = _checked_table(X), self._checked_target(y), _name_of(y)
+        frame, target, name = checked_table(X), self._checked_target(y), name_of(y)
         if len(frame) != len(target):
             raise ValueError(f"X has {len(frame)} rows and y has {len(target)}; they must match row by row.")
         if len(frame) < 2:
             raise ValueError("X has one sample; give at least two rows to learn from.")
         weight = _check_sample_weight(sample_weight, frame, dtype=np.float64, ensure_non_negative=True)
+        weight = weight * self._class_weights(target)
         frame, target, weight = _merged(frame, target, weight)
         self.table_ = TableEncoder().fit(frame, weight)
         self.target_ = TargetEncoder(self._task).fit(target, weight)
         if self._task == "classification":
             self.classes_ = np.asarray(self.target_.labels)
-        self.posterior_ = self._infer(name, (self.table_.transform(frame), self.target_.transform(target), weight))
+        rows = (self.table_.transform(frame), self.target_.transform(target), weight)
+        with as_of_scikit_learn():
+            self.posterior_ = self._infer(name, rows)
         return self
 
     def predict_distribution(self, X: Any) -> Prediction:
@@ -111,12 +121,7 @@ class _BayesianEstimator(BaseEstimator):
 
         It speaks of classes by their places 0 .. C-1 in `classes_`; `log_prob` and `evaluate` here take labels.
         """
-        check_is_fitted(self)
-        frame = _checked_table(X)
-        validate_data(self, X, reset=False, skip_check_array=True)
-        if set(frame.columns) != set(self.table_.names):  # not both had names, or scikit-learn would have refused
-            frame.columns = self.table_.names
-        return self.posterior_.predict(self.table_.transform(frame))
+        return self.posterior_.predict(self._encoded_inputs(X))
 
     def log_prob(self, X: Any, y: Any) -> np.ndarray:
         """log p(y) of each row, [N]; y in the units or labels that were learned from."""
@@ -173,7 +178,9 @@ class _BayesianEstimator(BaseEstimator):
     def _infer(self, target_name: str, rows: tuple[np.ndarray, ...]) -> Posterior:
         """The posterior, in the user's units."""
         named = hasattr(self, "feature_names_in_")
-        return TableCode(self.table_, self.target_, target_name, named=named, settings=self._stored_settings()).fit(
+        posterior = TableCode(
+            self.table_, self.target_, target_name, named=named, settings=self._stored_settings()
+        ).fit(
             self.method,
             rows,
             model={
@@ -186,6 +193,8 @@ class _BayesianEstimator(BaseEstimator):
             budget=self.budget,
             progress=False,
         )
+        # Where rows are held out, `fit` has judged the chains by them.
+        return posterior if posterior.held_out else warned(posterior, of_predictions(posterior, rows[0]))
 
     def _stored_settings(self) -> dict[str, Any]:
         """Those that are plain values; a store has the method and the prior in the posterior."""
@@ -196,6 +205,18 @@ class _BayesianEstimator(BaseEstimator):
             if value is None or isinstance(value, str | int | float | tuple | list)
         }
         return {"random_state": None, **plain}
+
+    def _class_weights(self, target: pd.Series) -> np.ndarray:
+        """How much more than others a row counts, by its target."""
+        return np.ones(len(target))
+
+    def _encoded_inputs(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        frame = checked_table(X)
+        validate_data(self, X, reset=False, skip_check_array=True)
+        if set(frame.columns) != set(self.table_.names):  # not both had names, or scikit-learn would have refused
+            frame.columns = self.table_.names
+        return self.table_.transform(frame)
 
     def _encoded_target(self, y: Any) -> np.ndarray:
         return self.target_.transform(self._checked_target(y))
@@ -225,16 +246,27 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):
         mean = np.asarray(prediction.mean, float)
         return (mean, np.asarray(prediction.std, float)) if return_std else mean
 
-    def predict_interval(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """[N, 2]: lower and upper end of the central interval that holds the target with probability `level`."""
-        return np.stack(self.predict_distribution(X).interval(level), 1).astype(float)
+    def predict_interval(self, X: Any, level: float = 0.9, calibrated: bool = False) -> np.ndarray:
+        """[N, 2]: lower and upper end of the central interval that holds the target with probability `level`.
+
+        It does so if the model is right. `calibrated`: it holds that share of targets in any case, by the rows that
+        were held out (conformal prediction); the interval is that of another level of the same distribution.
+        """
+        prediction = self.predict_distribution(X)
+        ends = self.conformal().interval(prediction, level) if calibrated else prediction.interval(level)
+        return np.stack(ends, 1).astype(float)
+
+    def predict_quantile(self, X: Any, quantiles: float | list[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+        """Quantiles of the target of each row, [N, Q], or [N] for a single one."""
+        levels = quantiles if is_number(quantiles) else np.asarray(quantiles, float)
+        return self.predict_distribution(X).quantile(levels).astype(float)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the target, [N, n_samples]."""
         return self.predict_distribution(X).sample(n_samples, _seed(random_state)).T.astype(float)
 
     def _checked_target(self, y: Any) -> pd.Series:
-        y = _checked_column(y)
+        y = checked_column(y)
         if y.dtype.kind in "mM":
             raise ValueError(
                 f"y holds dates or spans of time (dtype {y.dtype}); give numbers, such as days since a date."
@@ -250,23 +282,74 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):
 
 
 class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
-    __doc__ = "A Bayesian network that predicts a class, with its uncertainty.\n" + str(_BayesianEstimator.__doc__)
+    __doc__ = (
+        "A Bayesian network that predicts a class, with its uncertainty.\n"
+        + str(_BayesianEstimator.__doc__).rstrip()
+        + """
+        class_weight: How often a row counts by its class: a dictionary, "balanced" for all classes to count alike, or
+            None. Probabilities are then those of a population with these weights.
+    """
+    )
 
     _task = "classification"
+
+    def __init__(
+        self,
+        method: str | Method = DEFAULT_METHOD,
+        *,
+        hidden: int | tuple[int, ...] = DEFAULT_HIDDEN,
+        prior: Any = None,
+        temperature: float = 1.0,
+        holdout: float | str | None = "auto",
+        budget: float | None = None,
+        random_state: Any = 0,
+        class_weight: dict[Any, float] | str | None = None,
+    ) -> None:
+        super().__init__(
+            method,
+            hidden=hidden,
+            prior=prior,
+            temperature=temperature,
+            holdout=holdout,
+            budget=budget,
+            random_state=random_state,
+        )
+        self.class_weight = class_weight
+
+    def _class_weights(self, target: pd.Series) -> np.ndarray:
+        weight = compute_sample_weight(self.class_weight, target)
+        self.class_weight_ = dict(zip(target, weight, strict=True))
+        return weight
+
+    def _infer(self, target_name: str, rows: tuple[np.ndarray, ...]) -> Posterior:
+        """Held-out rows count as they come: calibrated sets are for the rows that there are, however classes count."""
+        posterior = super()._infer(target_name, rows)
+        if (held := posterior.held_out) is None or self.class_weight is None:
+            return posterior
+        weight = held.weight / np.array([self.class_weight_[label] for label in self.classes_])[held.y]
+        return dataclasses.replace(posterior, held_out=held._replace(weight=weight))
 
     def predict(self, X: Any) -> np.ndarray:
         """The most probable class of each row."""
         probs = self.predict_proba(X)
         return self.classes_[probs.argmax(1)]
 
-    def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities of the classes, [N, C], in the order of `classes_`."""
-        probs = np.asarray(self.predict_distribution(X).probs, float)
+    def predict_proba(self, X: Any, calibrated: bool = False) -> np.ndarray:
+        """Probabilities of the classes, [N, C], in the order of `classes_`.
+
+        `calibrated`: at the temperature that has the least log loss on the rows that were held out.
+        """
+        prediction = self.predict_distribution(X)
+        probs = self.conformal().probs(prediction) if calibrated else np.asarray(prediction.probs, float)
         return probs / probs.sum(1, keepdims=True)  # float32 sums to one up to 1e-7 only
 
-    def predict_set(self, X: Any, level: float = 0.9) -> np.ndarray:
-        """The smallest set of classes that together have probability `level`, as truth values [N, C]."""
-        return self.predict_distribution(X).prediction_set(level)
+    def predict_set(self, X: Any, level: float = 0.9, calibrated: bool = False) -> np.ndarray:
+        """The smallest set of classes that together have probability `level`, as booleans [N, C].
+
+        `calibrated`: sets that hold the true class of at least that share of rows in any case (conformal prediction).
+        """
+        prediction = self.predict_distribution(X)
+        return self.conformal().prediction_set(prediction, level) if calibrated else prediction.prediction_set(level)
 
     def sample_y(self, X: Any, n_samples: int = 1, random_state: Any = 0) -> np.ndarray:
         """Draws of the class, [N, n_samples]."""
@@ -274,7 +357,7 @@ class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
         return self.classes_[drawn.T]
 
     def _checked_target(self, y: Any) -> pd.Series:
-        y = _check_y(_checked_column(y), estimator=self)
+        y = _check_y(checked_column(y), estimator=self)
         check_classification_targets(y)
         return pd.Series(y)
 
@@ -284,13 +367,6 @@ ESTIMATORS: dict[Task, type[_BayesianEstimator]] = {
 }
 
 
-def _name_of(y: Any) -> str:
-    """What a column of targets is called, for tables that hold it beside the inputs."""
-    if isinstance(y, pd.DataFrame) and y.shape[1] == 1:
-        return str(y.columns[0])
-    return str(y.name) if isinstance(y, pd.Series) and y.name is not None else "y"
-
-
 def _share_aside(holdout: Any, num_rows: int) -> float | None:
     if isinstance(holdout, str) and holdout == "auto":
         return num_aside(num_rows, aloud=False) / num_rows or None
@@ -298,28 +374,6 @@ def _share_aside(holdout: Any, num_rows: int) -> float | None:
         return holdout
     got = repr(holdout) if np.ndim(holdout) == 0 else f"<{type(holdout).__name__} of shape {np.shape(holdout)}>"
     raise ValueError(f"holdout={got} is not known; give 'auto', a share of the rows such as 0.1, or None for none.")
-
-
-def _checked_column(y: Any) -> np.ndarray:
-    check_unmasked(y, "y")
-    return column_or_1d(y, warn=True)
-
-
-def _checked_table(X: Any) -> pd.DataFrame:
-    """A frame; of an array, what scikit-learn refuses is refused in its words."""
-    check_unmasked(X, "X")
-    if isinstance(X, pd.DataFrame) and X.size:
-        frame = as_frame(X).reset_index(drop=True)
-    else:
-        values = np.asarray(check_array(X, dtype=None, ensure_all_finite="allow-nan"))  # type: ignore[arg-type]
-        if values.dtype == object:
-            with suppress(ValueError):  # texts are categories; what is neither number nor text stays an error
-                values = values.astype(float)
-        frame = as_frame(values)
-    for name in frame.columns:
-        if pd.api.types.is_float_dtype(frame[name]):
-            check_size(frame[name].to_numpy(float, na_value=np.nan), f"X[{name!r}]")
-    return frame
 
 
 def _merged(frame: pd.DataFrame, target: pd.Series, weight: np.ndarray) -> tuple[pd.DataFrame, pd.Series, np.ndarray]:

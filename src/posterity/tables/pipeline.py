@@ -17,6 +17,7 @@ from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.tables.defaults import DEFAULT_HIDDEN, table_method, table_model
 from posterity.tables.encoders import TableEncoder, TargetEncoder
+from posterity.tables.reading import Reading
 
 STORED = "table_code"  # the entry of a posterior's metadata
 
@@ -31,6 +32,7 @@ class TableCode:
     title: str = "table"  # what the table is called in reports
     named: bool = True  # False: columns came without names, and are known by their place
     settings: dict[str, Any] = field(default_factory=dict)  # of an estimator; where one is missing, its default holds
+    reading: Reading = field(default_factory=Reading)  # options on the columns of a file
 
     @property
     def task(self) -> Task:
@@ -92,6 +94,7 @@ class TableCode:
                 "target_name": self.target_name,
                 "named": self.named,
                 "settings": self.settings,
+                "reading": self.reading.to_json(),
                 "inputs": self.inputs.to_json(),
                 "target": self.target.to_json(),
             }
@@ -104,4 +107,5 @@ class TableCode:
         if stored is None:
             return None
         encoders = TableEncoder.from_json(stored["inputs"]), TargetEncoder.from_json(stored["target"])
-        return cls(*encoders, stored["target_name"], stored["title"], stored["named"], stored["settings"])
+        reading = Reading.from_json(stored.get("reading", {}))
+        return cls(*encoders, stored["target_name"], stored["title"], stored["named"], stored["settings"], reading)

@@ -8,10 +8,12 @@ import numpy as np
 import pandas as pd
 
 from posterity.core.types import Task
+from posterity.data.arrays import Dataset, check_size
 from posterity.tables.columns import PLAIN
 from posterity.tables.defaults import num_aside
 from posterity.tables.encoders import TableEncoder, TargetEncoder
 from posterity.tables.pipeline import TableCode
+from posterity.tables.reading import Reading
 
 MAX_TEST_ROWS = 10_000
 MIN_ROWS = 10
@@ -24,7 +26,7 @@ class Prepared(NamedTuple):
     code: TableCode
     train: tuple[np.ndarray, np.ndarray]
     test: tuple[np.ndarray, np.ndarray]
-    aside: np.ndarray | None  # inputs for out-of-distribution p-values, neither trained nor tested on
+    aside: Dataset | None  # for out-of-distribution p-values and conformal intervals, neither trained nor tested on
     frame: pd.DataFrame  # raw test inputs
     remarks: tuple[str, ...]
     test_share: float
@@ -39,6 +41,7 @@ def prepare(
     task: Task | None = None,
     test_share: float = 0.2,
     seed: int = 0,
+    reading: Reading | None = None,
 ) -> Prepared:
     """Split a table at random and turn its columns into numbers, learning how from the training rows alone.
 
@@ -49,6 +52,7 @@ def prepare(
         task: "regression" or "classification"; by default as the target looks.
         test_share: Of the rows, to test on.
         seed: Of the split, and of every method that is fitted to it.
+        reading: How the columns were read, for new rows to be read alike.
     """
     num_known = len(frame) - TargetEncoder.is_missing(frame[target]).sum()
     if num_known < MIN_ROWS:
@@ -56,6 +60,8 @@ def prepare(
     target_encoder = TargetEncoder(task).fit(frame[target])
     frame = frame.loc[~target_encoder.is_missing(frame[target])].reset_index(drop=True)
     _check_classes(target_encoder.labels, target, len(frame))
+    if target_encoder.task == "regression":
+        check_size(target_encoder.transform(frame[target]), f"Column {target!r}")
     y, inputs = target_encoder.transform(frame[target]), frame.drop(columns=target)
     assert target_encoder.task is not None
     train, test, aside = _split(y, target_encoder.task, test_share, seed)
@@ -65,10 +71,10 @@ def prepare(
     encoder = TableEncoder().fit(inputs.iloc[train], whole=inputs)
     x = encoder.transform(inputs)
     return Prepared(
-        TableCode(encoder, target_encoder, target, title),
+        TableCode(encoder, target_encoder, target, title, reading=reading or Reading()),
         (x[train], y[train]),
         (x[test], y[test]),
-        x[aside] if len(aside) else None,
+        Dataset(x[aside], y[aside], np.ones(len(aside))) if len(aside) else None,
         inputs.iloc[test].reset_index(drop=True),
         (*remarks, *encoder.remarks),
         test_share,

@@ -63,6 +63,7 @@ class Checkpoint:
             "rows": _encode_rows(job.rows, arrays, "data"),
             "validation": _encode_rows(job.validation, arrays, "validation"),
             "calibration": encode(job.calibration, arrays, "holdout"),
+            "held_out": _encode_rows(job.held_out, arrays, "held_out"),
             "weights": weights,
             "outputs": encode(outputs, arrays, "outputs"),
             "seed": job.seed,

@@ -25,6 +25,7 @@ from posterity.core.devices import check_process, device_mesh, double_precision,
 from posterity.core.types import Params
 from posterity.data.arrays import calibration_inputs, dataset, diagnosed_inputs, stopping_rows
 from posterity.inference.engine.checkpoint import Checkpoint
+from posterity.inference.engine.concerns import of_loss, warn_of_rows, with_warnings
 from posterity.inference.engine.interrupt import polite_interrupt
 from posterity.inference.engine.job import Job, Run, ScheduledPhase, Session, Until
 from posterity.inference.engine.program import begin, chains_at_start
@@ -77,7 +78,8 @@ def fit(
         data: `(x, y)` or `(x, y, weight)`; x may be any pytree of arrays with a common first axis.
         seed: The same seed gives the same result on the same machine, versions and devices.
         chains: Independent runs, all in one program; the posterior is their equal mixture.
-        holdout: A share of the rows (0.1), or inputs, set aside to calibrate out-of-distribution p-values.
+        holdout: A share of the rows (0.1), or inputs, set aside to calibrate out-of-distribution p-values. A share
+            calibrates intervals too, `posterior.conformal()`, and so do rows with targets, a `posterity.data.Dataset`.
         validation: A share of the rows, or `(x, y)`, on which each chain stops early.
         store: A new folder that keeps draws and the whole state as the run goes; `resume(store)` goes on from there.
         mesh: Devices for (chains, rows); by default as many for chains as can be, the rest for rows if that pays.
@@ -99,13 +101,15 @@ def fit(
     check_arguments(model, method, seed, chains, budget)
     check_goal(method, until, at)
     rows = given = dataset(data, model.likelihood)
-    rows, calibration = calibration_inputs(rows, holdout, seed)
+    rows, calibration, held_out = calibration_inputs(rows, holdout, seed)
     rows, validation_rows = stopping_rows(rows, validation, seed, model.likelihood)
     num_chains = method.num_chains if chains is None else int(chains)
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
+    job = job._replace(held_out=held_out)
     if until is not None:
         job = job._replace(until=until, at=diagnosed_inputs(at, rows, calibration))
     start = _checked_start(job)
+    warn_of_rows(rows, model)
     if store is None:
         return run_job(job, None, budget, progress, start)
     job = job._replace(given=fingerprint(tuple(given)))
@@ -126,7 +130,7 @@ def run_job(
     start = _checked_start(job) if start is None else start
     stages = job.stages()
     stores = [None] * len(stages) if checkpoint is None else checkpoint.of_stages(stages)
-    posterior = None
+    posterior, losses = None, ()
     for number, (stage, store) in enumerate(zip(stages, stores, strict=True)):
         is_last = number == len(stages) - 1
         stage = stage.after(posterior)
@@ -144,11 +148,11 @@ def run_job(
             raise KeyboardInterrupt(f"{names[0]}, where {names[1]} begins, was cut off: {kept}.")
         seconds = time.perf_counter() - begun + (0.0 if store is None else store.seconds)
         posterior = _posterior(stage, posterior, run, phases[0].layout.mesh, seconds, execution.remarks)
+        losses += of_loss(type(stage.method).__name__, posterior.trace)
         if store is not None and not is_last:
             posterior = store.finish(posterior)
     assert posterior is not None
-    if job.calibration is not None:
-        posterior = posterior.calibrate(job.calibration)
+    posterior = with_warnings(_calibrated(posterior, job), job, losses)
     return posterior if checkpoint is None else checkpoint.finish(posterior, goes_on=True)
 
 
@@ -175,7 +179,13 @@ def partial_posterior(job: Job, checkpoint: Checkpoint) -> Posterior:
             f"The run in {folder} was cut off after {num_steps} steps, with no draw kept yet: resume({folder!r}) "
             "goes on with it."
         ) from error
-    return posterior if job.calibration is None else posterior.calibrate(job.calibration)
+    return _calibrated(posterior, job)
+
+
+def _calibrated(posterior: Posterior, job: Job) -> Posterior:
+    """The posterior with what the rows that were set aside are for: p-values, intervals that hold."""
+    posterior = posterior if job.calibration is None else posterior.calibrate(job.calibration)
+    return dataclasses.replace(posterior, held_out=job.held_out)
 
 
 def _checked_start(job: Job) -> Start:

@@ -41,6 +41,7 @@ class Job(NamedTuple):
     given: str = ""  # fingerprint of all rows as they were passed to `fit`, those set aside included
     until: Until | None = None  # the verdict to sample for
     at: Any = None  # inputs that it is made at
+    held_out: Dataset | None = None  # the inputs set aside with their targets, where these are known
 
     def stages(self) -> list[Job]:
         """A job for each stage of the method, first to last."""

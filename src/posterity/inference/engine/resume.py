@@ -129,6 +129,7 @@ def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> J
     warn_of_other_beliefs(given, model)
     method = _method(decode(stored["method"], arrays), method)
     validation, calibration, mesh = decode(stored["validation"], arrays), stored["calibration"], stored["mesh"]
+    held_out = decode(stored.get("held_out"), arrays)
     return Job(
         model,
         method,
@@ -141,6 +142,7 @@ def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> J
         metadata={**stored["metadata"]},
         until=_goal(stored["until"]),
         at=None if stored["at"] is None else _like(decode(stored["at"], arrays), rows.x),
+        held_out=None if held_out is None else Dataset(*held_out),
     )
 
 
