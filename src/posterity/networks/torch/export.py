@@ -10,7 +10,7 @@ import contextlib
 import operator
 import warnings
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +18,7 @@ from torch.fx import Node
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree
 
-from posterity.networks.torch.graph import Argument, Call, Dtype, Graph, Value
+from posterity.networks.torch.graph import Argument, Call, Dtype, Exported, Graph, Value
 
 # Where a tensor lies, and whether it is a copy, says nothing of its values.
 IGNORED = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy")
@@ -28,33 +28,56 @@ VIEWS += ("squeeze", "t", "transpose", "unbind", "unflatten", "unfold", "unsquee
 REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
-class Exported(NamedTuple):
-    """A graph, with the values of its weights and constants by name."""
-
-    graph: Graph
-    weights: dict[str, np.ndarray]
-    constants: dict[str, np.ndarray]
-
-
 def export(module: torch.nn.Module, example: tuple[Any, ...] | dict[str, Any], dropout: bool) -> Exported:
     """The program of a module for any number of rows; `example` has at least two."""
-    positional, named = (example, {}) if isinstance(example, tuple) else ((), example)
-    leaves = [0 for _ in positional] or list(named)
-    rows = {0: torch.export.Dim.AUTO}
-    shapes = dict.fromkeys(named, rows) if named else tuple(rows for _ in leaves)
     with _mode(module, dropout), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of torch.export about its own inside
-        try:
-            program = torch.export.export(module, positional, named, dynamic_shapes=shapes)
-        except Exception as error:  # PyTorch's exporter and the user's own code may raise anything
-            raise ValueError(
-                f"torch.export cannot write {type(module).__name__} as a graph. It raised {type(error).__name__}: "
-                f"{str(error).strip().splitlines()[0]} A forward that decides by the values of tensors, or that turns "
-                "them into numbers of Python, has no graph: write it with torch.where."
-            ) from error
+        program = _program(module, example)
         if any(_writes_elsewhere(node) for node in program.graph.nodes):
             program = program.run_decompositions({})
     return _Reader(program).read(module, example)
+
+
+def _program(module: torch.nn.Module, example: tuple[Any, ...] | dict[str, Any]) -> torch.export.ExportedProgram:
+    """By running the code, or where that fixes the number of rows, as `len(x)` does, by reading it ("strict")."""
+    positional, named = (example, {}) if isinstance(example, tuple) else ((), example)
+    rows = {0: torch.export.Dim.AUTO}
+    shapes = dict.fromkeys(named, rows) if named else tuple(rows for _ in positional)
+    failure: ValueError | None = None
+    for strict in (False, True):
+        try:
+            program = torch.export.export(module, positional, named, dynamic_shapes=shapes, strict=strict)
+        except Exception as error:  # PyTorch's exporter and the user's own code may raise anything
+            failure = failure or ValueError(
+                f"torch.export cannot write {type(module).__name__} as a graph. It raised {type(error).__name__}: "
+                f"{str(error).strip().splitlines()[0]} A forward that decides by the values of tensors, or that turns "
+                "them into numbers of Python, has no graph: write it with torch.where."
+            )
+            continue
+        fixed = [name for name, value in _user_inputs(program).items() if _is_fixed(value.shape[0])]
+        if not fixed:
+            return program
+        failure = ValueError(
+            f"The graph that torch.export wrote holds for {len(_leaves(example)[0])} rows of {', '.join(fixed)} alone: "
+            "forward fixes the number of rows. Take it from the input: x.flatten(1) or x.reshape(x.shape[0], -1) in "
+            "place of x.view(32, -1)."
+        )
+    assert failure is not None
+    raise failure
+
+
+def _leaves(example: tuple[Any, ...] | dict[str, Any]) -> list[Any]:
+    return list(example.values() if isinstance(example, dict) else example)
+
+
+def _is_fixed(size: int | torch.SymInt) -> bool:
+    return isinstance(size, int) or size.node.maybe_as_int() is not None
+
+
+def _user_inputs(program: torch.export.ExportedProgram) -> dict[str, Any]:
+    """Name and value of each input, in PyTorch's order."""
+    values = {node.name: node.meta["val"] for node in program.graph.nodes if node.op == "placeholder"}
+    return {str(name): values[str(name)] for name in program.graph_signature.user_inputs}
 
 
 @contextlib.contextmanager
@@ -114,10 +137,10 @@ class _Reader:
         outputs = self._body(self.program.graph, {}, "")
         spec = self.program.call_spec.out_spec
         calls, used = _needed(self.calls, outputs)
-        parameters = dict(module.named_parameters())
+        free = _free_parameters(module)
         named = {**signature.inputs_to_parameters, **signature.inputs_to_buffers}
         named.update(signature.inputs_to_lifted_tensor_constants)
-        weights = {v: n for v, n in named.items() if v in used and n in parameters and parameters[n].requires_grad}
+        weights = {value: free[name] for value, name in named.items() if value in used and name in free}
         constants = {value: name for value, name in named.items() if value in used and value not in weights}
         tensors = {**self.program.state_dict, **self.program.constants}
         inputs = _inputs(self.program, example)
@@ -175,6 +198,13 @@ class _Reader:
         return [Value(call.name) for call in made]
 
 
+def _free_parameters(module: torch.nn.Module) -> dict[str, str]:
+    """Every name of a parameter with a gradient, and its first: a tied weight has several."""
+    first: dict[int, str] = {}
+    every = module.named_parameters(remove_duplicate=False)
+    return {name: first.setdefault(id(tensor), name) for name, tensor in every if tensor.requires_grad}
+
+
 def _argument(part: Any, names: Mapping[Node, Argument]) -> Argument:
     if isinstance(part, Node):
         return names[part]
@@ -215,21 +245,12 @@ def _values(argument: Any) -> Iterator[str]:
 
 
 def _inputs(program: torch.export.ExportedProgram, example: tuple[Any, ...] | dict[str, Any]) -> dict[str, str]:
-    """Value names of the inputs, in the order of JAX's leaves of x: a dictionary's by their keys."""
-    nodes = {node.name: node for node in program.graph.nodes if node.op == "placeholder"}
-    names = [str(name) for name in program.graph_signature.user_inputs]
-    if isinstance(example, dict):
-        order = program.call_spec.in_spec.child(1).context  # type: ignore[union-attr]
-        names = [name for _, name in sorted(zip(order, names, strict=True))]
-    values = {name: nodes[name].meta["val"] for name in names}
-    fixed = [name for name, value in values.items() if isinstance(value.shape[0], int)]
-    if fixed:
-        raise ValueError(
-            f"The graph that torch.export wrote holds for {values[fixed[0]].shape[0]} rows of {', '.join(fixed)} "
-            "alone: forward fixes the number of rows. Take it from the input: x.flatten(1) or x.reshape(len(x), -1) in "
-            "place of x.view(32, -1)."
-        )
-    return {name: _dtype_name(value.dtype) for name, value in values.items()}
+    """Names and types of the inputs, in the order of JAX's leaves of x: a dictionary's by their keys."""
+    types = {name: _dtype_name(value.dtype) for name, value in _user_inputs(program).items()}
+    if isinstance(example, tuple):
+        return types
+    order = program.call_spec.in_spec.child(1).context  # type: ignore[union-attr]
+    return {name: types[name] for _, name in sorted(zip(order, types, strict=True))}
 
 
 def _plain(output: Any) -> Argument:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from posterity.core.types import Array, Key
 from posterity.networks.torch.operations import OPERATIONS, RANDOM
@@ -75,6 +76,14 @@ class Graph(NamedTuple):
         """Operations that neither the table nor `operations` has, each once."""
         names = dict.fromkeys(call.operation for call in self.calls)
         return [name for name in names if find(name, operations) is None and find(name, RANDOM) is None]
+
+
+class Exported(NamedTuple):
+    """A graph, with the values of its weights and constants by name."""
+
+    graph: Graph
+    weights: dict[str, np.ndarray]
+    constants: dict[str, np.ndarray]
 
 
 def run(

@@ -10,12 +10,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core.types import Array, Key, Network, Params
-from posterity.networks.torch.graph import Operations, run
+from posterity.networks.torch.graph import Exported, Operations, run
 
 if TYPE_CHECKING:
     import torch
 
-    from posterity.networks.torch.export import Exported
     from posterity.posterior.posterior import Posterior
 
 ROWS = 3  # of the example that are exported with; a graph of one row would hold for one row alone
@@ -59,7 +58,7 @@ def from_torch(
         )
     rows = _example_rows(made, example)
     exported = export(made, rows if isinstance(rows, tuple | dict) else (rows,), dropout)
-    network = _network(exported, output, dict(operations or {}))
+    network = network_of(exported, output, dict(operations or {}))
     _check_same(network, made, rows, output)
     if made is module:
         return network
@@ -67,7 +66,8 @@ def from_torch(
     return network._replace(init=_fresh_weights(build, exported))
 
 
-def _network(exported: Exported, output: str | int | None, operations: Operations) -> Network:
+def network_of(exported: Exported, output: str | int | None = None, operations: Operations = {}) -> Network:  # noqa: B006
+    """The network of an exported graph; PyTorch is no longer needed."""
     graph, weights, constants = exported
     if unknown := graph.unknown(operations):
         raise ValueError(
@@ -134,8 +134,8 @@ def _check_same(network: Network, module: torch.nn.Module, rows: Any, output: st
     modes = {part: part.training for part in module.modules()}
     module.eval()
     try:
-        with torch.no_grad():
-            given = module(**fewer) if isinstance(fewer, dict) else module(*(fewer if isinstance(fewer, tuple) else (fewer,)))
+        # With gradients: without, PyTorch takes other ways through its transformers, which give 0 for padding.
+        given = module(**fewer) if isinstance(fewer, dict) else module(*(fewer if isinstance(fewer, tuple) else (fewer,)))
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -144,7 +144,7 @@ def _check_same(network: Network, module: torch.nn.Module, rows: Any, output: st
     made = jax.jit(network.apply)(network.init(jax.random.key(0), x), x)
     pairs = _pairs(expected, made)
     for theirs, ours in pairs:
-        wanted = theirs.double().cpu().numpy()
+        wanted = theirs.detach().double().cpu().numpy()
         scale = float(np.abs(wanted[np.isfinite(wanted)]).max(initial=0.0)) or 1.0
         tolerance = 1e-8 if ours.dtype == jnp.float64 and theirs.dtype == torch.float64 else 1e-3
         same = np.shape(ours) == wanted.shape and np.allclose(ours, wanted, 1e-3, tolerance * scale, equal_nan=True)

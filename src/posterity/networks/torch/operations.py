@@ -448,6 +448,9 @@ _ACTIVATIONS: dict[str, Callable[..., Any]] = {
     "tanh": jnp.tanh,
 }
 _ARITHMETIC: dict[str, Callable[..., Any]] = {
+    "__and__": operator.and_,
+    "__or__": operator.or_,
+    "__xor__": operator.xor,
     "add": _scaled(operator.add),
     "addcdiv": lambda x, a, b, value=1: x + value * a / b,
     "addcmul": lambda x, a, b, value=1: x + value * a * b,
@@ -583,6 +586,8 @@ _SHAPES: dict[str, Callable[..., Any]] = {
     "index": _index,
     "index_put": _index_put,
     "index_select": lambda x, dim, index: jnp.take(x, index, dim),
+    "mH": lambda x: jnp.swapaxes(x, -1, -2),
+    "mT": lambda x: jnp.swapaxes(x, -1, -2),
     "meshgrid": lambda tensors, indexing="ij": jnp.meshgrid(*tensors, indexing=indexing),
     "movedim": lambda x, source, to: jnp.moveaxis(x, source, to),
     "narrow": lambda x, dim, start, length: _slice(x, dim, start, start + length),

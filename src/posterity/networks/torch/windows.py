@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -133,15 +135,20 @@ def max_pool(
         for length, width, s, p, d in zip(x.shape[-count:], window, strides, paddings, dilations, strict=True)
     ]
     front = x.ndim - count
-    return jax.lax.reduce_window(
-        x,
-        -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min,
-        jax.lax.max,
-        (1,) * front + window,
-        (1,) * front + strides,
-        [(0, 0)] * front + sides,
-        window_dilation=(1,) * front + dilations,
-    )
+    lowest = -jnp.inf if jnp.issubdtype(x.dtype, jnp.floating) else jnp.iinfo(x.dtype).min
+    if set(dilations) == {1}:
+        every, moves = (1,) * front + window, (1,) * front + strides
+        return jax.lax.reduce_window(x, lowest, jax.lax.max, every, moves, [(0, 0)] * front + sides)
+    # One slice for each place of the window: JAX has no gradient of the largest in a dilated one.
+    padded = jnp.pad(x, [(0, 0)] * front + sides, constant_values=lowest)
+    sizes = [n - d * (w - 1) for n, w, d in zip(padded.shape[front:], window, dilations, strict=True)]
+
+    def moved(offsets: tuple[int, ...]) -> Array:
+        starts = [offset * d for offset, d in zip(offsets, dilations, strict=True)]
+        parts = [slice(a, a + n, s) for a, n, s in zip(starts, sizes, strides, strict=True)]
+        return padded[(..., *parts)]
+
+    return functools.reduce(jnp.maximum, map(moved, itertools.product(*map(range, window))))
 
 
 def average_pool(
