@@ -5,7 +5,8 @@ RUN := $(VENV)/bin
 # Files in their own order: sorted by their number of tests, the slowest would come last and alone.
 PYTEST := $(RUN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: demo test test-long durations lint types hooks docs pages results-page reproduce-quick benchmark peers clean
+.PHONY: demo test test-long test-torch durations lint types hooks docs pages results-page reproduce-quick
+.PHONY: benchmark peers clean
 
 demo: $(VENV)/.installed
 	$(RUN)/posterity demo demo
@@ -15,6 +16,10 @@ test: $(VENV)/.installed-test
 
 test-long: $(VENV)/.installed-test
 	$(PYTEST) -m long --junitxml=.pytest_cache/long.xml
+
+# Networks of PyTorch modules, in an environment that has it.
+test-torch: .torch-venv/.installed
+	.torch-venv/bin/python -m pytest tests/networks/test_torch_modules.py
 
 # A run of the long tests tells .ci/share.py how to cut them into shares of about ten minutes.
 durations: $(VENV)/bin/python
@@ -86,5 +91,12 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	.peers-venv/bin/python -m pip install -q -r $<
 	touch $@
 
+# PyTorch, which the environment of the package does without; laplace-torch, to compare with, takes no part in its choice.
+.torch-venv/.installed: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .torch-venv
+	.torch-venv/bin/python -m pip install -q -c constraints.txt -e '.[test,torch]'
+	.torch-venv/bin/python -m pip install -q --no-deps $(LAPLACE_TORCH)
+	touch $@
+
 clean:
-	rm -rf $(VENV) .benchmark-venv .peers-venv site .pytest_cache .ruff_cache demo
+	rm -rf $(VENV) .benchmark-venv .peers-venv .torch-venv site .pytest_cache .ruff_cache demo

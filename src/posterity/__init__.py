@@ -37,7 +37,19 @@ from posterity.models.model import Model
 from posterity.models.priors import Fixed, Flat, prior, scale_mixture
 from posterity.models.scales import Learned
 from posterity.models.units import Rescaled
-from posterity.networks import cnn_lstm, from_equinox, from_function, from_nnx, lenet, linear, mlp, resnet20, unet
+from posterity.networks import (
+    cnn_lstm,
+    from_equinox,
+    from_function,
+    from_nnx,
+    from_torch,
+    lenet,
+    linear,
+    mlp,
+    resnet20,
+    to_torch,
+    unet,
+)
 from posterity.posterior.audit import Audit, audit
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior, prior_predictive
@@ -103,6 +115,7 @@ __all__ = [
     "from_equinox",
     "from_function",
     "from_nnx",
+    "from_torch",
     "kl_divergence",
     "lenet",
     "likelihood",
@@ -115,6 +128,7 @@ __all__ = [
     "resume",
     "scale_mixture",
     "self_information",
+    "to_torch",
     "unet",
     "verify",
 ]

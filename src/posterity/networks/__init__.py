@@ -1,9 +1,10 @@
-"""Networks: ours, and adapters that make one of a Flax NNX or Equinox module or of a plain function."""
+"""Networks: ours, and adapters that make one of a Flax NNX, Equinox or PyTorch module or of a plain function."""
 
 from posterity.networks.adapters import from_equinox, from_function, from_nnx
 from posterity.networks.images import LeNet, ResNet, UNet, lenet, resnet20, unet
 from posterity.networks.perceptron import MLP, linear, mlp
 from posterity.networks.sequences import CNNLSTM, cnn_lstm
+from posterity.networks.torch import from_torch, to_torch
 
 __all__ = [
     "CNNLSTM",
@@ -15,9 +16,11 @@ __all__ = [
     "from_equinox",
     "from_function",
     "from_nnx",
+    "from_torch",
     "lenet",
     "linear",
     "mlp",
     "resnet20",
+    "to_torch",
     "unet",
 ]
