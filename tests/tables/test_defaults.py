@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import numpyro.distributions as dist
+import pandas as pd
 import pytest
 
 from posterity import MAP, METHODS, Gaussian, Laplace, Model, Rescaled, fit, linear, load
@@ -20,6 +21,7 @@ from posterity.models.likelihoods import (
 from posterity.models.units import in_network_units, without_units
 from posterity.storage.codec import decode, encode, find_missing
 from posterity.tables.defaults import num_aside, table_method, table_model, table_prior
+from posterity.tables.encoders import TargetEncoder
 
 SHIFT, SCALE = 40.0, 5.0
 RNG = np.random.default_rng(0)
@@ -179,3 +181,28 @@ def test_rows_are_held_out_of_tables_that_have_enough():
     """The same share and the same limit for estimators and command; who says so aloud may begin earlier."""
     assert [num_aside(n, aloud=False) for n in (199, 200, 300, 50_000)] == [0, 20, 30, 1000]
     assert [num_aside(n, aloud=True) for n in (39, 40, 300, 50_000)] == [0, 4, 30, 1000]
+
+
+@pytest.mark.parametrize(
+    ("resolution", "floor"),
+    [(0.0, 0.005), (0.068 * 2, 0.005), (0.5 * 2 * np.sqrt(12), 0.3), (0.2 * 2 * np.sqrt(12), 0.2)],
+)
+def test_the_noise_of_coarsely_rounded_targets_has_a_floor(resolution, floor):
+    """In units of a target whose standard deviation is 2."""
+    likelihood = table_model("regression", scale=2.0, resolution=resolution).likelihood
+    np.testing.assert_allclose(likelihood.likelihood.minimum_scale, floor)
+
+
+def test_the_resolution_of_a_target_is_its_least_difference():
+    assert TargetEncoder("regression").fit(pd.Series([3.0, 5.0, 3.0, 4.5])).resolution == 0.5
+
+
+@pytest.mark.parametrize("task", ["regression", "classification"])
+def test_scales_are_learned_with_hmc_alone_unless_asked_for(task):
+    prior = table_model(task, 3, learns_scales=True).prior
+    assert prior.learned("network/layer_0/weight").by == "input"
+    assert prior.learned("network/layer_2/weight").by == ("output" if task == "regression" else "layer")
+    fixed = table_model(task, 3, prior="fixed", learns_scales=True).prior
+    assert fixed.learned("network/layer_0/weight") is None
+    with pytest.raises(ValueError, match="choose 'learned' or 'fixed'"):
+        table_prior(task, "wide")

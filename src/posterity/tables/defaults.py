@@ -26,7 +26,7 @@ from posterity.networks import mlp
 DEFAULT_HIDDEN = (32, 32)
 DEFAULT_METHOD = HMC.card.name
 NOISE_FLOOR = 0.005  # of the target's standard deviation
-MAX_NOISE_FLOOR = 0.3  # where a target takes a few values only
+COARSE, MAX_NOISE_FLOOR = 0.1, 0.3  # of what rounding takes from a target of a few values: from when on, and at most
 LOGIT_SCALE = 30.0  # prior standard deviation of the last layer of classes, times sqrt(fan-in); see table_prior
 LEARNED_LOGIT_SCALE = 5.0  # the same, where a factor around 1 is learned
 FIRST_SCALE = 0.5  # where learned scales begin: chains that begin with rough functions stay with them for long
@@ -61,8 +61,9 @@ def table_model(
         shift: Where the targets of a regression are centred, in the user's units.
         scale: How large one unit of the network's target is, in the user's units.
         resolution: The least difference of two targets, in the user's units. Numbers that were rounded to it are known
-            no better than resolution / sqrt(12), the standard deviation of what rounding took away; a noise that could
-            fall below that would make spikes of the posterior at every value that is repeated.
+            no better than resolution / sqrt(12), the standard deviation of what rounding took away. Where that is more
+            than a tenth of the scale (grades, counts), noise may not fall below it, at most 0.3 of the scale: it would
+            make spikes of the posterior at every value that is repeated. Finer grids may be exact.
         learns_scales: Whether the default prior is "learned".
     """
     if task not in TASKS:
@@ -77,7 +78,8 @@ def table_model(
         likelihood = Categorical(num_classes or 2)
     else:
         rounded = resolution / scale / 12**0.5
-        likelihood = HeteroscedasticGaussian(float(min(max(NOISE_FLOOR, rounded), MAX_NOISE_FLOOR)))
+        floor = min(rounded, MAX_NOISE_FLOOR) if rounded > COARSE else NOISE_FLOOR
+        likelihood = HeteroscedasticGaussian(float(floor))
         if (shift, scale) != (0.0, 1.0):
             likelihood = Rescaled(likelihood, float(shift), float(scale))
     if prior is None:
