@@ -1,5 +1,6 @@
-"""Does HMC converge on real tables? The default model for tables, eight chains, until the verdict is good at all test
-inputs or the time is out: `python benchmarks/referee.py --data FOLDER [SET ...] [--split 0] [--share 1.0]`.
+"""Does HMC converge on real tables? The model that `compare` judges methods on, eight chains, until the verdict is good
+at all test inputs or the time is out: `python benchmarks/referee.py --data FOLDER [SET ...] [--split 0] [--share 1.0]`.
+With `--learned` the default model of the estimators, whose scales are learned.
 
 For each set: seconds of wall time on this machine, compiling included; gradients; the largest rank-normalised split
 R-hat over all test inputs, of the predictive mean and of the noise, and that of the log joint; the least number of
@@ -21,6 +22,7 @@ import numpy as np
 from posterity import HMC, fit
 from posterity.posterior.receipt import installed_versions
 from posterity.studies.published import uci
+from posterity.tables.comparison import COMPARED
 from posterity.tables.defaults import table_model
 
 MINUTES = {"yacht": 5, "boston": 5, "concrete": 5, "wine": 5, "energy": 10, "kin8nm": 15, "power": 15}
@@ -31,21 +33,23 @@ NUM_CHAINS = 8
 INTRODUCTION = """# The referee on real tables
 
 HMC judges every other method here, so it must converge itself. This page is written from
-`results/benchmark-referee.json`, which `benchmarks/referee.py` leaves; no number is typed by hand. The model is the
-default one for tables (50 tanh units, mean and log variance, fan-in prior); the linear head of the mean is integrated
-out, and eight chains from eight starts sample the rest until the diagnosis is good at **every** test input, or the time
-is out. R-hat is rank-normalised and split, in function space; the largest over all test inputs counts.
+`results/benchmark-referee.json`, which `benchmarks/referee.py` leaves; no number is typed by hand. The model is the one
+that `compare` judges methods on (50 tanh units, mean and log variance, fan-in prior) or, where scales are "learned", the
+default of the estimators (two layers of 32, a scale for each layer and input); the linear head of the mean is integrated
+out, and eight chains from eight starts sample the rest in a variational metric until the diagnosis is good at **every**
+test input, or the time is out. R-hat is rank-normalised and split, in function space; the largest over all test inputs
+counts. Seconds are wall time, with compiling.
 """
 
 
-def measure(name: str, number: int, share: float) -> dict[str, Any]:
+def measure(name: str, number: int, share: float, learned: bool) -> dict[str, Any]:
     """One set: fitted until it is good, or for its share of the minutes."""
     rows = uci.split(uci.read(name), number)
     budget = 60.0 * MINUTES.get(name, LONGEST) * share
     begun = time.perf_counter()
     posterior = fit(
-        table_model("regression"),
-        HMC(num_draws=100, num_burn_in=80),
+        table_model("regression", prior="learned") if learned else table_model("regression", **COMPARED),
+        HMC(num_draws=100, num_burn_in=100, metric="variational"),
         (rows.x_train, rows.y_train),
         chains=NUM_CHAINS,
         until="good",
@@ -59,6 +63,7 @@ def measure(name: str, number: int, share: float) -> dict[str, Any]:
     target = (rows.y_test - rows.y_mean) / rows.y_std
     return {
         "rows": len(rows.y_train),
+        "scales": "learned" if learned else "fixed",
         "split": number,
         "seconds": seconds,
         "budget": budget,
@@ -81,16 +86,16 @@ def page(results: dict[str, Any]) -> str:
     """The table in Markdown."""
     lines = [
         INTRODUCTION,
-        "| set (rows) | asked | R-hat: mean | noise | log joint | least ESS | draws a chain | gradients a draw | "
+        "| set (rows) | scales | asked | R-hat: mean | noise | log joint | least ESS | draws a chain | gradients a draw | "
         "seconds (budget) | verdict | test NLL |",
-        "|" + "---|" * 11,
+        "|" + "---|" * 12,
     ]
     for name, one in results["sets"].items():
         r_hat = one["r_hat"]
         worst = max(r_hat.get("mean", np.nan), r_hat.get("log_std", np.nan))
         mark = "**" if worst < one["asked"] else ""
         lines.append(
-            f"| {name} ({one['rows']:,}) | {one['asked']} | {mark}{r_hat.get('mean', np.nan):.3f}{mark} | "
+            f"| {name.split()[0]} ({one['rows']:,}) | {one['scales']} | {one['asked']} | {mark}{r_hat.get('mean', np.nan):.3f}{mark} | "
             f"{mark}{r_hat.get('log_std', np.nan):.3f}{mark} | {r_hat.get('log_joint', np.nan):.3f} | "
             f"{one['least_ess']:,.0f} | {one['draws']:,} | {one['gradients_of_a_draw']:.0f} | "
             f"{one['seconds']:.0f} ({one['budget']:.0f}) | {one['verdict']} | {one['negative_log_likelihood']:.3f} |"
@@ -105,6 +110,7 @@ def main() -> None:
     parser.add_argument("sets", nargs="*", default=[*MINUTES, "naval", "protein"])
     parser.add_argument("--data", default=os.environ.get("POSTERITY_DATA", "../shared/data"))
     parser.add_argument("--split", type=int, default=0)
+    parser.add_argument("--learned", action="store_true", help="the model of the estimators, whose scales are learned")
     parser.add_argument("--share", type=float, default=1.0, help="of each set's minutes")
     asked = parser.parse_args()
     os.environ["POSTERITY_DATA"] = asked.data
@@ -112,8 +118,9 @@ def main() -> None:
     versions = ", ".join(f"{name} {version}" for name, version in installed_versions().items())
     results["made"] = {"split": asked.split, "cores": len(os.sched_getaffinity(0)), "versions": versions}
     for name in asked.sets:
-        results["sets"][name] = measure(name, asked.split, asked.share)
-        print(name, json.dumps(results["sets"][name]), flush=True)
+        key = f"{name} learned" if asked.learned else name
+        results["sets"][key] = measure(name, asked.split, asked.share, asked.learned)
+        print(key, json.dumps(results["sets"][key]), flush=True)
         RESULTS.write_text(json.dumps(results, indent=1) + "\n")
         PAGE.write_text(page(results))
 
