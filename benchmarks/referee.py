@@ -37,8 +37,8 @@ HMC judges every other method here, so it must converge itself. This page is wri
 that `compare` judges methods on (50 tanh units, mean and log variance, fan-in prior) or, where scales are "learned",
 the default of the estimators (two layers of 32, a scale for each layer and input). The linear head of the mean is
 integrated out, and eight chains from eight starts sample the rest in a variational metric until the diagnosis is good
-at **every** test input, or the time is out. R-hat is rank-normalised and split, in function space; the largest over all test inputs
-counts. Seconds are wall time, with compiling.
+at **every** test input, or the time is out. R-hat is rank-normalised and split, in function space; the largest over all
+test inputs counts. Seconds are wall time, with compiling.
 """
 
 
@@ -97,8 +97,9 @@ def page(results: dict[str, Any]) -> str:
         lines.append(
             f"| {name.split()[0]} ({one['rows']:,}) | {one['scales']} | {one['asked']} | "
             f"{mark}{r_hat.get('mean', np.nan):.3f}{mark} | {mark}{r_hat.get('log_std', np.nan):.3f}{mark} | "
-            f"{r_hat.get('log_joint', np.nan):.3f} | {one['least_ess']:,.0f} | {one['draws']:,} | {one['gradients_of_a_draw']:.0f} | "
-            f"{one['seconds']:.0f} ({one['budget']:.0f}) | {one['verdict']} | {one['negative_log_likelihood']:.3f} |"
+            f"{r_hat.get('log_joint', np.nan):.3f} | {one['least_ess']:,.0f} | {one['draws']:,} | "
+            f"{one['gradients_of_a_draw']:.0f} | {one['seconds']:.0f} ({one['budget']:.0f}) | "
+            f"{one['verdict']} | {one['negative_log_likelihood']:.3f} |"
         )
     made = results["made"]
     lines += ["", f"Split {made['split']} of each set; {made['cores']} cores; {made['versions']}.", ""]
