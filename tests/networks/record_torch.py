@@ -1,6 +1,6 @@
 """Graphs of PyTorch modules, with what PyTorch computes, for tests without it; needs the environment of test-torch.
 
-    .torch-venv/bin/python tests/networks/record_torch.py
+.torch-venv/bin/python tests/networks/record_torch.py
 """
 
 import json

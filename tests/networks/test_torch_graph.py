@@ -16,7 +16,7 @@ from posterity.networks.torch.module import from_torch, network_of
 
 FOLDER = Path(__file__).with_name("data")
 NAMES = ("attention", "convolutions", "perceptron", "recurrent")
-LAST = {name: "fc.weight" for name in NAMES} | {"perceptron": "6.weight"}
+LAST = dict.fromkeys(NAMES, "fc.weight") | {"perceptron": "6.weight"}
 
 
 def stored(name):

@@ -4,6 +4,8 @@ One export serves with and without dropout: the module is exported in training m
 but for normalisations with running statistics, which stay in the mode that the user has put them in.
 """
 
+# PyTorch is not in the environment of the type checker.
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import contextlib
@@ -257,7 +259,9 @@ def _plain(output: Any) -> Argument:
     """The structure of an output in dictionaries and lists."""
     if isinstance(output, Mapping):
         return {str(name): _plain(part) for name, part in output.items() if part is not None}
-    return [_plain(part) for part in output] if isinstance(output, list | tuple) and type(output) is not Value else output
+    return (
+        [_plain(part) for part in output] if isinstance(output, list | tuple) and type(output) is not Value else output
+    )
 
 
 def _dtype_name(dtype: torch.dtype) -> str:
