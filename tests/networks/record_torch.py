@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from posterity.networks.torch.export import export
+from posterity.networks.pytorch.export import export
 
 FOLDER = Path(__file__).with_name("data")
 

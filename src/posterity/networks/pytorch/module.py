@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core.types import Array, Key, Network, Params
-from posterity.networks.torch.graph import Exported, Operations, run
+from posterity.networks.pytorch.graph import Exported, Operations, run
 
 if TYPE_CHECKING:
     import torch
@@ -50,7 +50,7 @@ def from_torch(
         import torch
     except ImportError as error:
         raise ImportError("from_torch needs PyTorch: pip install 'posterity[torch]'.") from error
-    from posterity.networks.torch.export import export
+    from posterity.networks.pytorch.export import export
 
     made = module if isinstance(module, torch.nn.Module) else module()
     if not isinstance(made, torch.nn.Module):
@@ -174,7 +174,7 @@ def _fresh_weights(build: Callable[[], torch.nn.Module], exported: Exported) -> 
     """The weights of a module that is built anew, under a seed from the key."""
     import torch
 
-    from posterity.networks.torch.export import array
+    from posterity.networks.pytorch.export import array
 
     shapes = {name: jax.ShapeDtypeStruct(w.shape, jnp.asarray(w).dtype) for name, w in exported.weights.items()}
 

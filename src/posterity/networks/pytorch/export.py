@@ -20,7 +20,7 @@ from torch.fx import Node
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree
 
-from posterity.networks.torch.graph import Argument, Call, Dtype, Exported, Graph, Value
+from posterity.networks.pytorch.graph import Argument, Call, Dtype, Exported, Graph, Value
 
 # Where a tensor lies, and whether it is a copy, says nothing of its values.
 IGNORED = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy")

@@ -14,7 +14,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from posterity.networks.torch import arithmetic, attention, normalisations, recurrent, reductions, shapes, windows
+from posterity.networks.pytorch import arithmetic, attention, normalisations, recurrent, reductions, shapes, windows
 
 _UNARY: dict[str, Callable[..., Any]] = {
     "abs": jnp.abs,
