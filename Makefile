@@ -19,7 +19,8 @@ test-long: $(VENV)/.installed-test
 
 # Networks of PyTorch modules, in an environment that has it.
 test-torch: .torch-venv/.installed
-	.torch-venv/bin/python -m pytest tests/networks/test_torch_modules.py
+	.torch-venv/bin/python -m pytest tests/networks/test_torch_graph.py tests/networks/test_torch_modules.py
+	.torch-venv/bin/python examples/pytorch.py
 
 # A run of the long tests tells .ci/share.py how to cut them into shares of about ten minutes.
 durations: $(VENV)/bin/python
@@ -91,11 +92,11 @@ $(VENV)/.installed-docs: $(VENV)/.installed
 	.peers-venv/bin/python -m pip install -q -r $<
 	touch $@
 
-# PyTorch, which the environment of the package does without; laplace-torch, to compare with, takes no part in its choice.
-.torch-venv/.installed: pyproject.toml constraints.txt
+# PyTorch, which the environment of the package does without, and laplace-torch to compare with.
+.torch-venv/.installed: pyproject.toml constraints.txt tests/networks/laplace_torch.txt
 	$(PYTHON) -m venv .torch-venv
 	.torch-venv/bin/python -m pip install -q -c constraints.txt -e '.[test,torch]'
-	.torch-venv/bin/python -m pip install -q --no-deps $(LAPLACE_TORCH)
+	.torch-venv/bin/python -m pip install -q --no-deps -r tests/networks/laplace_torch.txt
 	touch $@
 
 clean:

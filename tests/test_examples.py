@@ -24,6 +24,8 @@ def test_the_code_in_the_readme_runs(capsys):
 @pytest.mark.long
 @pytest.mark.parametrize("name", [path.name for path in EXAMPLES])
 def test_examples_run(name, tmp_path, monkeypatch, capsys):
+    if name == "pytorch.py":
+        pytest.importorskip("torch", reason="make test-torch runs it where PyTorch is")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MPLBACKEND", "agg")
     monkeypatch.setattr(sys, "argv", [name, str(tmp_path)])

@@ -77,7 +77,12 @@ class Transformer(nn.Module):
 
 def perceptron(inputs=5, width=20, outputs=2):
     return nn.Sequential(
-        nn.Linear(inputs, width), nn.Tanh(), nn.Dropout(0.2), nn.Linear(width, width), nn.GELU(), nn.Linear(width, outputs)
+        nn.Linear(inputs, width),
+        nn.Tanh(),
+        nn.Dropout(0.2),
+        nn.Linear(width, width),
+        nn.GELU(),
+        nn.Linear(width, outputs),
     )
 
 

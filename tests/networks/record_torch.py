@@ -1,6 +1,6 @@
 """Graphs of PyTorch modules, with what PyTorch computes, for tests without it; needs the environment of test-torch.
 
-    .torch-venv/bin/python tests/networks/record_torch.py
+.torch-venv/bin/python tests/networks/record_torch.py
 """
 
 import json
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from posterity.networks.torch.export import export
+from posterity.networks.pytorch.export import export
 
 FOLDER = Path(__file__).with_name("data")
 

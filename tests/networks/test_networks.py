@@ -8,7 +8,7 @@ import numpyro.distributions as dist
 import pytest
 from flax import nnx
 
-from posterity import Exact, Model, fit
+from posterity import MAP, Exact, Model, fit, prior
 from posterity.core import pytrees
 from posterity.models.likelihoods import Gaussian, HeteroscedasticGaussian
 from posterity.networks import from_equinox, from_function, from_nnx, linear, mlp
@@ -150,6 +150,96 @@ def test_from_equinox_refuses_batch_norm():
 
     with pytest.raises(ValueError, match="LayerNorm"):
         from_equinox(WithNorm(eqx.nn.BatchNorm(3, axis_name="batch", mode="batch")))
+
+
+def test_an_equinox_sequential_is_no_batch_norm():
+    key_first, key_last = jax.random.split(jax.random.key(0))
+    parts = [eqx.nn.Linear(3, 4, key=key_first), eqx.nn.Lambda(jnp.tanh), eqx.nn.Dropout(0.5)]
+    module = eqx.nn.Sequential([*parts, eqx.nn.Linear(4, 1, key=key_last)])
+    network = from_equinox(module)
+    params = network.init(jax.random.key(0), X)
+    np.testing.assert_allclose(network.apply(params, X), jax.vmap(eqx.nn.inference_mode(module))(X), rtol=1e-6)
+    assert not np.array_equal(network.apply(params, X, jax.random.key(1)), network.apply(params, X, jax.random.key(2)))
+    norm = eqx.nn.BatchNorm(4, axis_name="batch", mode="batch")
+    with pytest.raises(ValueError, match="LayerNorm"):
+        from_equinox(eqx.nn.Sequential([parts[0], norm]))
+
+
+class EquinoxTransformer(eqx.Module):
+    attention: eqx.nn.MultiheadAttention
+    norm: eqx.nn.LayerNorm
+    last: eqx.nn.Linear
+
+    def __init__(self, key):
+        key_attention, key_last = jax.random.split(key)
+        self.attention = eqx.nn.MultiheadAttention(2, 4, dropout_p=0.5, key=key_attention)
+        self.norm, self.last = eqx.nn.LayerNorm(4), eqx.nn.Linear(4, 1, key=key_last)
+
+    def __call__(self, x, mask, key=None):
+        hidden = jax.vmap(self.norm)(x + self.attention(x, x, x, mask[None, :].repeat(len(x), 0) > 0, key=key))
+        return self.last(hidden.mean(0))
+
+
+class FlaxTransformer(nnx.Module):
+    def __init__(self, rngs):
+        self.attention = nnx.MultiHeadAttention(2, 4, decode=False, rngs=rngs)
+        self.norm = nnx.LayerNorm(4, rngs=rngs)
+        self.dropout = nnx.Dropout(0.5, rngs=rngs)
+        self.last = nnx.Linear(4, 1, rngs=rngs)
+
+    def __call__(self, x, mask):
+        attended = self.attention(x, mask=mask[:, None, None, :] > 0)
+        return self.last(self.norm(x + self.dropout(attended)).mean(1))
+
+
+@pytest.mark.parametrize(
+    "made",
+    [
+        lambda: from_equinox(lambda key: EquinoxTransformer(key)),
+        lambda: from_nnx(lambda key: FlaxTransformer(nnx.Rngs(key))),
+    ],
+    ids=["equinox", "flax"],
+)
+def test_attention_works_and_the_parts_of_x_are_its_arguments(made):
+    rng = np.random.default_rng(0)
+    x, mask = rng.normal(size=(8, 5, 4)), np.ones((8, 5))
+    network = made()
+    params = network.init(jax.random.key(0), (x, mask))
+    alone = network.apply(params, (x[:1], mask[:1]))
+    np.testing.assert_allclose(network.apply(params, (x, mask))[:1], alone, rtol=1e-4, atol=1e-6)
+    np.testing.assert_array_equal(network.apply(params, {"x": x, "mask": mask}), network.apply(params, (x, mask)))
+    masked = np.concatenate([mask[:, :4], np.zeros((8, 1))], 1)
+    assert not np.allclose(network.apply(params, (x, masked)), network.apply(params, (x, mask)))
+    posterior = fit(Model(network, Gaussian(0.1)), MAP(num_steps=2), ((x, mask), x[:, 0, 0]), progress=False)
+    assert posterior.predict((x, mask)).mean.shape == (8,)
+    key = jax.random.key(1)
+    assert not np.array_equal(network.apply(params, (x, mask), key), network.apply(params, (x, mask)))
+
+
+def test_a_dictionary_of_outputs_is_refused_with_the_remedy(line):
+    network = mlp((4,), 1)
+
+    def two(params, x, key=None):
+        outputs = network.apply(params, x, key)
+        return {"mean": outputs, "other": 2 * outputs}
+
+    both = from_function(network.init, two)
+    with pytest.raises(ValueError, match=r"a dictionary with 'mean', 'other'.*Choose one.*\['mean'\]"):
+        fit(Model(both, Gaussian(0.1)), MAP(num_steps=1), line, progress=False)
+    one = from_function(network.init, lambda params, x, key=None: both.apply(params, x, key)["mean"])
+    fit(Model(one, Gaussian(0.1)), MAP(num_steps=1), line, progress=False)
+
+
+def test_functions_name_the_axis_of_their_inputs():
+    def widths(**options):
+        made = from_function(lambda key, x: {"w": jnp.ones((1, 3))}, lambda params, x: x @ params["w"].T, **options)
+        model = Model(made, Gaussian(0.1), prior(dist.Normal(0.0, 1.0), fan_in=True))
+        return model.full_prior.moments(model.init(jax.random.key(0), X), made.fan_in_axis)[1]["network"]["w"][0, 0]
+
+    np.testing.assert_allclose(widths(fan_in_axis=-1), 1 / np.sqrt(3), rtol=1e-6)
+    np.testing.assert_allclose(widths(), 1.0, rtol=1e-6)
+    with pytest.raises(ValueError, match=r"fan_in_axis=0.*\[out, in"):
+        widths(fan_in_axis=0)
 
 
 def test_adapters_refuse_what_is_no_module():

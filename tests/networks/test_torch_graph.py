@@ -11,12 +11,12 @@ import pytest
 
 from posterity import Categorical, Model, Normal, prior
 from posterity.networks.layers import trace_layers
-from posterity.networks.torch.graph import Call, Exported, Graph, Value
-from posterity.networks.torch.module import from_torch, network_of
+from posterity.networks.pytorch.graph import Call, Exported, Graph, Value
+from posterity.networks.pytorch.module import from_torch, network_of
 
 FOLDER = Path(__file__).with_name("data")
 NAMES = ("attention", "convolutions", "perceptron", "recurrent")
-LAST = {name: "fc.weight" for name in NAMES} | {"perceptron": "6.weight"}
+LAST = dict.fromkeys(NAMES, "fc.weight") | {"perceptron": "6.weight"}
 
 
 def stored(name):

@@ -1,4 +1,4 @@
-"""Networks of PyTorch modules beside PyTorch itself: values, gradients, dropout, every kind of method, laplace-torch."""
+"""Networks of PyTorch modules beside PyTorch: values, gradients, dropout, every kind of method, laplace-torch."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch", reason="make test-torch has an environment 
 
 import torch_modules
 from torch import nn
-from torch.nn import functional as F
+from torch.nn import functional
 
 from posterity import (
     HMC,
@@ -98,10 +98,40 @@ def both(*functions):
 
 
 FUNCTIONS = {
-    "activations": ((6,), both(F.relu6, F.silu, F.mish, F.gelu, F.elu, F.selu, F.celu, F.softplus, F.hardswish)),
-    "more activations": ((6,), both(F.leaky_relu, F.hardtanh, F.logsigmoid, F.glu, F.softsign, torch.erf)),
-    "gelu by tanh": ((6,), lambda x: F.gelu(x, approximate="tanh")),
-    "softmax": ((4, 6), both(lambda x: F.softmax(x, 1), lambda x: F.log_softmax(x, -1), lambda x: F.normalize(x, dim=2))),
+    "activations": (
+        (6,),
+        both(
+            functional.relu6,
+            functional.silu,
+            functional.mish,
+            functional.gelu,
+            functional.elu,
+            functional.selu,
+            functional.celu,
+            functional.softplus,
+            functional.hardswish,
+        ),
+    ),
+    "more activations": (
+        (6,),
+        both(
+            functional.leaky_relu,
+            functional.hardtanh,
+            functional.logsigmoid,
+            functional.glu,
+            functional.softsign,
+            torch.erf,
+        ),
+    ),
+    "gelu by tanh": ((6,), lambda x: functional.gelu(x, approximate="tanh")),
+    "softmax": (
+        (4, 6),
+        both(
+            lambda x: functional.softmax(x, 1),
+            lambda x: functional.log_softmax(x, -1),
+            lambda x: functional.normalize(x, dim=2),
+        ),
+    ),
     "arithmetic": (
         (6,),
         both(
@@ -150,8 +180,8 @@ FUNCTIONS = {
             lambda x: x.repeat(1, 2, 1, 2),
             lambda x: x.repeat_interleave(2, 1).roll(1, 2).flip(3),
             lambda x: x.movedim(1, 3).swapaxes(1, 2),
-            lambda x: F.pad(x, (1, 2, 0, 1), value=2.0),
-            lambda x: F.pad(x, (1, 2, 1, 1), mode="reflect"),
+            lambda x: functional.pad(x, (1, 2, 0, 1), value=2.0),
+            lambda x: functional.pad(x, (1, 2, 1, 1), mode="reflect"),
             lambda x: x.tril() + x.triu(1),
             lambda x: x.unfold(3, 2, 1),
         ),
@@ -192,36 +222,39 @@ FUNCTIONS = {
         both(
             lambda x: x * torch.arange(4) + torch.arange(1, 3, 0.5),
             lambda x: x + torch.ones(len(x), 4) + torch.full((4,), 0.5) + x.new_zeros(4) + torch.full_like(x, 2.0),
-            lambda x: x * F.one_hot(torch.tensor([1, 3]), 4).sum(0),
+            lambda x: x * functional.one_hot(torch.tensor([1, 3]), 4).sum(0),
             lambda x: x.to(torch.float32).double() + torch.linspace(0, 1, 4),
         ),
     ),
     "pooling": (
         (3, 9, 8),
         both(
-            lambda x: F.max_pool2d(x, 3, 2, 1),
-            lambda x: F.max_pool2d(x, (2, 3), ceil_mode=True),
-            lambda x: F.max_pool2d(x, 2, 1, dilation=2),
-            lambda x: F.avg_pool2d(x, 3, 2, 1),
-            lambda x: F.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
-            lambda x: F.avg_pool2d(x, (3, 2), ceil_mode=True),
-            lambda x: F.adaptive_avg_pool2d(x, (4, 3)),
-            lambda x: F.adaptive_max_pool2d(x, (2, 5)),
-            lambda x: F.interpolate(x, scale_factor=2),
-            lambda x: F.interpolate(x, size=(5, 12), mode="bilinear"),
-            lambda x: F.interpolate(x, size=(5, 12), mode="bilinear", align_corners=True),
+            lambda x: functional.max_pool2d(x, 3, 2, 1),
+            lambda x: functional.max_pool2d(x, (2, 3), ceil_mode=True),
+            lambda x: functional.max_pool2d(x, 2, 1, dilation=2),
+            lambda x: functional.avg_pool2d(x, 3, 2, 1),
+            lambda x: functional.avg_pool2d(x, 3, 2, 1, ceil_mode=True, count_include_pad=False),
+            lambda x: functional.avg_pool2d(x, (3, 2), ceil_mode=True),
+            lambda x: functional.adaptive_avg_pool2d(x, (4, 3)),
+            lambda x: functional.adaptive_max_pool2d(x, (2, 5)),
+            lambda x: functional.interpolate(x, scale_factor=2),
+            lambda x: functional.interpolate(x, size=(5, 12), mode="bilinear"),
+            lambda x: functional.interpolate(x, size=(5, 12), mode="bilinear", align_corners=True),
         ),
     ),
-    "pooling of series": ((3, 9), both(lambda x: F.max_pool1d(x, 2), lambda x: F.avg_pool1d(x, 3, 1, 1))),
-    "shuffling": ((8, 2, 3), lambda x: F.pixel_shuffle(x, 2)),
+    "pooling of series": (
+        (3, 9),
+        both(lambda x: functional.max_pool1d(x, 2), lambda x: functional.avg_pool1d(x, 3, 1, 1)),
+    ),
+    "shuffling": ((8, 2, 3), lambda x: functional.pixel_shuffle(x, 2)),
     "attention": (
         (2, 4, 6),
         both(
-            lambda x: F.scaled_dot_product_attention(x, x, x),
-            lambda x: F.scaled_dot_product_attention(x, x, x.sin(), is_causal=True, scale=0.3),
-            lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.eye(4).bool()),
-            lambda x: F.scaled_dot_product_attention(x, x, x, attn_mask=torch.arange(16.0).reshape(4, 4)),
-            lambda x: F.scaled_dot_product_attention(x, x[:, :1], x[:, :1], enable_gqa=True),
+            lambda x: functional.scaled_dot_product_attention(x, x, x),
+            lambda x: functional.scaled_dot_product_attention(x, x, x.sin(), is_causal=True, scale=0.3),
+            lambda x: functional.scaled_dot_product_attention(x, x, x, attn_mask=torch.eye(4).bool()),
+            lambda x: functional.scaled_dot_product_attention(x, x, x, attn_mask=torch.arange(16.0).reshape(4, 4)),
+            lambda x: functional.scaled_dot_product_attention(x, x[:, :1], x[:, :1], enable_gqa=True),
         ),
     ),
 }
@@ -319,7 +352,7 @@ def test_dropout_is_pytorchs_in_distribution():
 
 
 def test_a_module_that_drops_in_evaluation_mode_is_refused():
-    layer = Scaled(lambda x: F.scaled_dot_product_attention(x, x, x, dropout_p=0.5), (4, 6))
+    layer = Scaled(lambda x: functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5), (4, 6))
     with pytest.raises(ValueError, match="other outputs than Scaled in evaluation mode"):
         from_torch(layer, torch.randn(2, 4, 6))
 
@@ -475,7 +508,7 @@ def test_batch_norm_in_training_mode_is_refused_and_its_mode_stays():
     with pytest.raises(ValueError, match=r"module\.eval\(\) before from_torch"):
         from_torch(module, torch.randn(2, 3, 32, 32))
     assert all(part.training for part in module.modules())
-    with pytest.raises(TypeError, match="expected a torch.nn.Module"):
+    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module"):
         from_torch(lambda: 3, torch.randn(2, 3))
 
 
@@ -494,7 +527,7 @@ def regression(bias):
     optimizer = torch.optim.Adam(module.parameters(), 1e-2)
     for _ in range(300):
         optimizer.zero_grad()
-        F.mse_loss(module(x), y).backward()
+        functional.mse_loss(module(x), y).backward()
         optimizer.step()
     return module, x, y
 

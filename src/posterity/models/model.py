@@ -108,6 +108,8 @@ class Model:
                 f"The network cannot be applied to rows such as these two, of shape {shapes}. It raised "
                 f"{type(error).__name__}: {error}"
             ) from error
+        if not isinstance(given, jax.ShapeDtypeStruct):
+            raise ValueError(_several_outputs(given, type(self.likelihood).__name__))
         if given.ndim < 2 or given.shape[-1] != wanted:
             raise ValueError(
                 f"The network gives outputs of shape {given.shape} for {given.shape[0]} rows; "
@@ -242,6 +244,15 @@ def _check_network(network: Any) -> None:
     raise TypeError(
         f"network is {name}; expected mlp(...), or a module of your own through from_nnx, from_equinox or "
         "from_function(init, apply)."
+    )
+
+
+def _several_outputs(given: Any, likelihood: str) -> str:
+    first = next(iter(given)) if isinstance(given, dict) else 0
+    parts = f"a dictionary with {', '.join(map(repr, given))}" if isinstance(given, dict) else type(given).__name__
+    return (
+        f"The network gives {parts}; {likelihood} takes one array of outputs, [N, ..., K]. Choose one: "
+        f"from_function(network.init, lambda params, x, key=None: network.apply(params, x, key)[{first!r}])."
     )
 
 

@@ -3,8 +3,8 @@
 from posterity.networks.adapters import from_equinox, from_function, from_nnx
 from posterity.networks.images import LeNet, ResNet, UNet, lenet, resnet20, unet
 from posterity.networks.perceptron import MLP, linear, mlp
+from posterity.networks.pytorch import from_torch, to_torch
 from posterity.networks.sequences import CNNLSTM, cnn_lstm
-from posterity.networks.torch import from_torch, to_torch
 
 __all__ = [
     "CNNLSTM",

@@ -22,16 +22,37 @@ _BATCH_NORM = (
 )
 
 
-def from_function(init: Callable[[Key, Any], Params], apply: Callable[..., Array]) -> Network:
-    """A network of two functions: `init(key, x) -> params`, `apply(params, x)` or `apply(params, x, key)`."""
+def from_function(init: Callable[[Key, Any], Params], apply: Callable[..., Array], *, fan_in_axis: int = -2) -> Network:
+    """A network of two functions: `init(key, x) -> params`, `apply(params, x)` or `apply(params, x, key)`.
+
+    `fan_in_axis`: The axis of a weight matrix that is summed over: -2 for [in, out], -1 for [out, in].
+    """
+    if fan_in_axis not in (-2, -1):
+        raise ValueError(
+            f"fan_in_axis={fan_in_axis!r} is not known; -2 is for weights [..., in, out], -1 for [out, in, ...]."
+        )
     if "key" in inspect.signature(apply).parameters:
-        return Network(init, apply)
+        return Network(init, apply, fan_in_axis)
 
     def apply_without_key(params: Params, x: Any, key: Key | None = None) -> Array:
         del key
         return apply(params, x)
 
-    return Network(init, apply_without_key)
+    return Network(init, apply_without_key, fan_in_axis)
+
+
+def _calls(module: type) -> Callable[..., Any]:
+    """`call(module, x)`: the parts of x are arguments of their own where `__call__` needs several."""
+    parameters = list(inspect.signature(module.__call__).parameters.values())[1:]
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    needed = [p for p in parameters if p.kind in kinds and p.default is inspect.Parameter.empty and p.name != "key"]
+
+    def call(module: Any, x: Any, **options: Any) -> Any:
+        if len(needed) > 1 and isinstance(x, tuple):
+            return module(*x, **options)
+        return module(**x, **options) if len(needed) > 1 and isinstance(x, dict) else module(x, **options)
+
+    return call
 
 
 def from_nnx(module: Any) -> Network:
@@ -56,6 +77,7 @@ def from_nnx(module: Any) -> Network:
 
     graph_off, template, rng_state, constants = modes(True)
     graph_on = modes(False)[0]
+    call = _calls(type(instance))
 
     def init(key: Key, x: Any) -> Params:
         del x
@@ -66,8 +88,8 @@ def from_nnx(module: Any) -> Network:
         weights = jax.tree.map(lambda leaf: leaf, template)
         nnx.replace_by_pure_dict(weights, params)
         if key is None:
-            return nnx.merge(graph_off, weights, rng_state, constants, copy=True)(x)
-        return nnx.merge(graph_on, weights, _reseeded(rng_state, key), constants, copy=True)(x)
+            return call(nnx.merge(graph_off, weights, rng_state, constants, copy=True), x)
+        return call(nnx.merge(graph_on, weights, _reseeded(rng_state, key), constants, copy=True), x)
 
     def _reseeded(state: Any, key: Key) -> Any:
         # Every stream by hand: nnx.reseed passes over streams that were built under another name.
@@ -106,8 +128,11 @@ def from_equinox(module: Any) -> Network:
         raise TypeError(
             f"from_equinox got {type(instance).__name__}; expected an eqx.Module or a function key -> eqx.Module."
         )
-    parts = jax.tree.leaves(instance, is_leaf=lambda part: isinstance(part, eqx.nn.StatefulLayer))
-    if any(isinstance(part, eqx.nn.StatefulLayer) for part in parts):
+
+    def is_stateful(part: Any) -> bool:
+        return isinstance(part, eqx.nn.StatefulLayer) and part.is_stateful()  # a Sequential may be, or not
+
+    if any(map(is_stateful, jax.tree.leaves(instance, is_leaf=is_stateful))):
         raise ValueError(
             _BATCH_NORM.format(
                 module="A stateful Equinox layer (BatchNorm)",
@@ -115,6 +140,7 @@ def from_equinox(module: Any) -> Network:
             )
         )
     takes_key = "key" in inspect.signature(type(instance).__call__).parameters
+    call = _calls(type(instance))
     weights, constants = eqx.partition(instance, eqx.is_inexact_array)
     names, structure = pytrees.leaf_names(weights), jax.tree.structure(weights)
 
@@ -126,7 +152,7 @@ def from_equinox(module: Any) -> Network:
     def apply(params: Params, x: Any, key: Key | None = None) -> Array:
         built = eqx.combine(jax.tree.unflatten(structure, [params[name] for name in names]), constants)
         if key is None or not takes_key:
-            return jax.vmap(eqx.nn.inference_mode(built))(x)
-        return jax.vmap(lambda row: eqx.nn.inference_mode(built, value=False)(row, key=key))(x)
+            return jax.vmap(lambda row: call(eqx.nn.inference_mode(built), row))(x)
+        return jax.vmap(lambda row: call(eqx.nn.inference_mode(built, value=False), row, key=key))(x)
 
     return Network(init, apply, fan_in_axis=-1)

@@ -1,5 +1,7 @@
 """`from_torch`: a network of a PyTorch module. `to_torch`: its posterior as state dicts of that module."""
 
+# PyTorch is not in the environment of the type checker.
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
@@ -10,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core.types import Array, Key, Network, Params
-from posterity.networks.torch.graph import Exported, Operations, run
+from posterity.networks.pytorch.graph import Exported, Operations, run
 
 if TYPE_CHECKING:
     import torch
@@ -48,7 +50,7 @@ def from_torch(
         import torch
     except ImportError as error:
         raise ImportError("from_torch needs PyTorch: pip install 'posterity[torch]'.") from error
-    from posterity.networks.torch.export import export
+    from posterity.networks.pytorch.export import export
 
     made = module if isinstance(module, torch.nn.Module) else module()
     if not isinstance(made, torch.nn.Module):
@@ -72,7 +74,8 @@ def network_of(exported: Exported, output: str | int | None = None, operations: 
     if unknown := graph.unknown(operations):
         raise ValueError(
             f"The module uses operations that are not known here: {', '.join(unknown)}. Give each as a function of JAX "
-            f'arrays with the same arguments: from_torch(module, example, operations={{"{unknown[0]}": lambda x: ...}}).'
+            "arrays with the same arguments: "
+            f'from_torch(module, example, operations={{"{unknown[0]}": lambda x: ...}}).'
         )
     if not weights:
         raise ValueError(
@@ -135,7 +138,9 @@ def _check_same(network: Network, module: torch.nn.Module, rows: Any, output: st
     module.eval()
     try:
         # With gradients: without, PyTorch takes other ways through its transformers, which give 0 for padding.
-        given = module(**fewer) if isinstance(fewer, dict) else module(*(fewer if isinstance(fewer, tuple) else (fewer,)))
+        given = (
+            module(**fewer) if isinstance(fewer, dict) else module(*(fewer if isinstance(fewer, tuple) else (fewer,)))
+        )
     finally:
         for part, mode in modes.items():
             part.training = mode
@@ -169,7 +174,7 @@ def _fresh_weights(build: Callable[[], torch.nn.Module], exported: Exported) -> 
     """The weights of a module that is built anew, under a seed from the key."""
     import torch
 
-    from posterity.networks.torch.export import array
+    from posterity.networks.pytorch.export import array
 
     shapes = {name: jax.ShapeDtypeStruct(w.shape, jnp.asarray(w).dtype) for name, w in exported.weights.items()}
 

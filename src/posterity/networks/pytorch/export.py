@@ -4,6 +4,8 @@ One export serves with and without dropout: the module is exported in training m
 but for normalisations with running statistics, which stay in the mode that the user has put them in.
 """
 
+# PyTorch is not in the environment of the type checker.
+# pyright: reportMissingImports=false
 from __future__ import annotations
 
 import contextlib
@@ -18,7 +20,7 @@ from torch.fx import Node
 from torch.nn.modules.batchnorm import _NormBase
 from torch.utils import _pytree
 
-from posterity.networks.torch.graph import Argument, Call, Dtype, Exported, Graph, Value
+from posterity.networks.pytorch.graph import Argument, Call, Dtype, Exported, Graph, Value
 
 # Where a tensor lies, and whether it is a copy, says nothing of its values.
 IGNORED = ("device", "layout", "pin_memory", "memory_format", "non_blocking", "copy")
@@ -257,7 +259,9 @@ def _plain(output: Any) -> Argument:
     """The structure of an output in dictionaries and lists."""
     if isinstance(output, Mapping):
         return {str(name): _plain(part) for name, part in output.items() if part is not None}
-    return [_plain(part) for part in output] if isinstance(output, list | tuple) and type(output) is not Value else output
+    return (
+        [_plain(part) for part in output] if isinstance(output, list | tuple) and type(output) is not Value else output
+    )
 
 
 def _dtype_name(dtype: torch.dtype) -> str:

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from posterity.core.types import Array, Key
-from posterity.networks.torch.operations import OPERATIONS, RANDOM
+from posterity.networks.pytorch.operations import OPERATIONS, RANDOM
 
 Operation = Callable[..., Any]
 Operations = Mapping[str, Operation]

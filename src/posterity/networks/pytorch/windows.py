@@ -43,7 +43,12 @@ def convolve(
 
 
 def _convolution(
-    x: Array, weight: Array, strides: Sequence[int], paddings: list[tuple[int, int]], dilations: Sequence[int], groups: int
+    x: Array,
+    weight: Array,
+    strides: Sequence[int],
+    paddings: list[tuple[int, int]],
+    dilations: Sequence[int],
+    groups: int,
 ) -> Array:
     places = "DHW"[-(weight.ndim - 2) :]
     order = (f"NC{places}", f"OI{places}", f"NC{places}")
@@ -194,7 +199,10 @@ def adaptive_average(x: Array, output_size: Sequence[int | None]) -> Array:
     for axis, size in zip(range(x.ndim - len(output_size), x.ndim), output_size, strict=True):
         if size is None or size == x.shape[axis]:
             continue
-        parts = [jnp.mean(jax.lax.slice_in_dim(x, *ends, axis=axis), axis, keepdims=True) for ends in _bins(x.shape[axis], size)]
+        parts = [
+            jnp.mean(jax.lax.slice_in_dim(x, *ends, axis=axis), axis, keepdims=True)
+            for ends in _bins(x.shape[axis], size)
+        ]
         x = jnp.concatenate(parts, axis)
     return x
 
@@ -204,7 +212,10 @@ def adaptive_max(x: Array, output_size: Sequence[int | None]) -> tuple[Array, No
     for axis, size in zip(range(x.ndim - len(output_size), x.ndim), output_size, strict=True):
         if size is None or size == x.shape[axis]:
             continue
-        parts = [jnp.max(jax.lax.slice_in_dim(x, *ends, axis=axis), axis, keepdims=True) for ends in _bins(x.shape[axis], size)]
+        parts = [
+            jnp.max(jax.lax.slice_in_dim(x, *ends, axis=axis), axis, keepdims=True)
+            for ends in _bins(x.shape[axis], size)
+        ]
         x = jnp.concatenate(parts, axis)
     return x, None
 

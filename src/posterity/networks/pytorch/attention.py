@@ -58,29 +58,27 @@ def flash_attention(
 
 
 def dropout(key: Key | None, x: Array, p: float = 0.5, train: bool | None = True) -> Array:
-    return x if _is_off(key, p, train) else _dropped(key, x, p, x.shape)
+    return _dropped(key, x, p, train, x.shape)
 
 
 def feature_dropout(key: Key | None, x: Array, p: float, train: bool) -> Array:
     """Whole channels."""
-    return x if _is_off(key, p, train) else _dropped(key, x, p, (*x.shape[:2], *(1 for _ in x.shape[2:])))
+    return _dropped(key, x, p, train, (*x.shape[:2], *(1 for _ in x.shape[2:])))
+
+
+def _dropped(key: Key | None, x: Array, p: float, train: bool | None, shape: tuple[int, ...]) -> Array:
+    if key is None or p == 0 or train is False:
+        return x
+    if p == 1:
+        return jnp.zeros_like(x)
+    return jnp.where(jax.random.bernoulli(key, 1 - p, shape), x / (1 - p), 0)
 
 
 def alpha_dropout(key: Key | None, x: Array, p: float, train: bool) -> Array:
     """Dropped units get the lowest value of SELU; mean and variance stay (Klambauer et al. 2017, sec. 3)."""
-    if _is_off(key, p, train):
+    if key is None or p == 0 or not train:
         return x
     lowest = -1.7580993408473766
-    keep = jax.random.bernoulli(key, 1 - p, x.shape)
     slope = 1 / math.sqrt((1 - p) * (1 + p * lowest**2))
-    return jnp.where(keep, x, lowest) * slope - slope * p * lowest
-
-
-def _is_off(key: Key | None, p: float, train: bool | None) -> bool:
-    return key is None or p == 0 or train is False
-
-
-def _dropped(key: Key | None, x: Array, p: float, shape: tuple[int, ...]) -> Array:
-    if p == 1 or key is None:
-        return jnp.zeros_like(x)
-    return jnp.where(jax.random.bernoulli(key, 1 - p, shape), x / (1 - p), 0)
+    kept = jnp.where(jax.random.bernoulli(key, 1 - p, x.shape), x, lowest)
+    return kept * slope - slope * p * lowest

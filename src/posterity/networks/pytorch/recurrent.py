@@ -16,7 +16,7 @@ import jax
 import jax.numpy as jnp
 
 from posterity.core.types import Array, Key
-from posterity.networks.torch.attention import dropout
+from posterity.networks.pytorch.attention import dropout
 
 States = tuple[Array, ...]
 Cell = Callable[[States, Array, Array], States]  # state, z, u
