@@ -268,3 +268,28 @@ def test_dates_are_no_target():
     dates = pd.date_range("2020-01-01", periods=20)
     with pytest.raises(ValueError, match=r"y holds dates .*days since a date"):
         BayesianRegressor("map").fit(np.arange(20.0)[:, None], dates)
+
+
+def test_further_rows_are_learned_with_what_was_learned_before_as_the_prior():
+    """Of a linear model, whose answer after two halves is near that of all rows at once, and surer than after one."""
+    start = MAP(num_steps=1500, learning_rate=0.02, batch_size="full")
+    model = BayesianRegressor(Laplace(start=start), hidden=(), holdout=None)
+    model.partial_fit(X[:30], Y[:30])
+    once = model.uncertainty(X).epistemic.to_numpy()
+    model.partial_fit(X[30:], Y[30:])
+    twice = model.uncertainty(X).epistemic.to_numpy()
+    # All rows in the units of the first half: the prior means the same.
+    whole = BayesianRegressor(Laplace(start=start), hidden=(), holdout=None).fit(X[:30], Y[:30])
+    frame = pd.DataFrame(X, columns=whole.table_.names)
+    whole.posterior_ = whole._infer("y", (whole.table_.transform(frame), whole._encoded_target(Y), np.ones(60)))
+    exact = whole.uncertainty(X).epistemic.to_numpy()
+    assert np.median(twice / once) < 0.8
+    assert 0.5 < np.median(twice / exact) < 2
+    spread = np.sqrt(whole.uncertainty(X).epistemic)
+    assert np.median(abs(model.predict(X) - whole.predict(X)) / spread) < 1
+
+
+def test_a_class_that_the_first_rows_lack_is_refused():
+    model = BayesianClassifier(QUICK, hidden=())
+    with pytest.raises(ValueError, match="The first rows lack the classes"):
+        model.partial_fit(X, LABELS, classes=["high", "low", "middle"])

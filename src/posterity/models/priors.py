@@ -112,7 +112,7 @@ class Prior:
 
     def factor(self, name: str, shape: tuple[int, ...], fan_in_axis: int) -> Any:
         """What the weight's distribution is stretched by."""
-        if name.startswith(NOT_WEIGHTS):
+        if name.startswith(NOT_WEIGHTS) or self.differs_within(name):
             return 1.0  # tuning the weights' scale leaves these priors alone
         if not self.fan_in or len(shape) < 2 or "embed" in name.lower():
             return self.scale  # rows of an embedding are looked up, one at a time: nothing is summed over them
@@ -187,7 +187,8 @@ class Prior:
 
     def has_scale(self, name: str) -> bool:
         """Whether the common scale stretches this weight's distribution."""
-        return not name.startswith(NOT_WEIGHTS) and not isinstance(self.find(name), Flat | Fixed)
+        scaled = not (name.startswith(NOT_WEIGHTS) or self.differs_within(name))
+        return scaled and not isinstance(self.find(name), Flat | Fixed)
 
     def is_gaussian(self, name: str) -> bool:
         return isinstance(self.find(name), dist.Normal)

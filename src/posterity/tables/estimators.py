@@ -40,6 +40,7 @@ from posterity.posterior.posterior import Posterior
 from posterity.prediction.prediction import Prediction
 from posterity.tables.calibrated import Calibrated
 from posterity.tables.checks import checked_column, checked_table, name_of
+from posterity.tables.continued import Continued
 from posterity.tables.convergence import as_of_scikit_learn
 from posterity.tables.defaults import DEFAULT_HIDDEN, DEFAULT_METHOD, num_aside
 from posterity.tables.drawn import Drawn
@@ -50,7 +51,7 @@ from posterity.tables.pipeline import TableCode
 MERGED_ROWS = 10_000  # up to here equal rows are merged
 
 
-class _BayesianEstimator(Explained, Drawn, Calibrated, BaseEstimator):
+class _BayesianEstimator(Explained, Drawn, Calibrated, Continued, BaseEstimator):
     """What both estimators share.
 
     Args:
@@ -175,17 +176,19 @@ class _BayesianEstimator(Explained, Drawn, Calibrated, BaseEstimator):
             made.classes_ = np.asarray(code.target.labels)
         return made
 
-    def _infer(self, target_name: str, rows: tuple[np.ndarray, ...]) -> Posterior:
-        """The posterior, in the user's units."""
+    def _infer(
+        self, target_name: str, rows: tuple[np.ndarray, ...], method: Method | None = None, prior: Any = None
+    ) -> Posterior:
+        """The posterior, in the user's units; `method` and `prior`: others than those that were set."""
         named = hasattr(self, "feature_names_in_")
         posterior = TableCode(
             self.table_, self.target_, target_name, named=named, settings=self._stored_settings()
         ).fit(
-            self.method,
+            self.method if method is None else method,
             rows,
             model={
                 "hidden": tuple(np.atleast_1d(self.hidden).tolist()),
-                "prior": self.prior,
+                "prior": self.prior if prior is None else prior,
                 "temperature": self.temperature,
             },
             seed=_seed(self.random_state),
@@ -321,9 +324,11 @@ class BayesianClassifier(ClassifierMixin, _BayesianEstimator):
         self.class_weight_ = dict(zip(target, weight, strict=True))
         return weight
 
-    def _infer(self, target_name: str, rows: tuple[np.ndarray, ...]) -> Posterior:
+    def _infer(
+        self, target_name: str, rows: tuple[np.ndarray, ...], method: Method | None = None, prior: Any = None
+    ) -> Posterior:
         """Held-out rows count as they come: calibrated sets are for the rows that there are, however classes count."""
-        posterior = super()._infer(target_name, rows)
+        posterior = super()._infer(target_name, rows, method, prior)
         if (held := posterior.held_out) is None or self.class_weight is None:
             return posterior
         weight = held.weight / np.array([self.class_weight_[label] for label in self.classes_])[held.y]

@@ -90,7 +90,7 @@ def _learn(model: Model, method: Method, before: Posterior | None, rows: Dataset
     """With the posterior before as the prior, from the weights it came to."""
     if before is not None:
         model = records.replace(model, prior=before.as_prior())
-        method = records.replace(method, start=before)
+        method = method.beginning_at(before)
     return fit(model, method, rows, seed=seed, progress=False)
 
 

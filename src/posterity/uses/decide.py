@@ -260,6 +260,4 @@ def _error(prediction: Prediction | ArrayLike, values: FloatArray) -> Any:
         return np.full(values.shape[1:], np.nan)
     if not prediction.is_closed_form:
         return prediction.error_over_draws(values)
-    if prediction.kind == "classes":
-        return np.zeros(values.shape[1:])
     return values.std(0, ddof=1) / np.sqrt(len(values))

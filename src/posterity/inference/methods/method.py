@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
+from posterity.core import records
 from posterity.core.types import Array, Family, Kernel, Params, Phase
 from posterity.data.arrays import Dataset
 from posterity.inference.methods.card import Card
@@ -94,6 +95,11 @@ class Method:
         The stages of a stage are those up to it.
         """
         return (*(self.start.stages() if isinstance(self.start, Method) else ()), self)
+
+    def beginning_at(self, start: Posterior) -> Self:
+        """The same method, whose first stage begins at the weights of a posterior."""
+        inner = self.start.beginning_at(start) if isinstance(self.start, Method) else start
+        return records.replace(self, start=inner)
 
     def plan(self, num_rows: int) -> tuple[Phase, ...]:
         """The phases of a run on so many rows."""
