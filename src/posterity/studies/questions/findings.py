@@ -1,4 +1,4 @@
-"""The page of findings, from the results of full runs: `python -m posterity.studies.questions.findings results docs`.
+"""The page of findings, from results: `python -m posterity.studies.questions.findings results docs`.
 
 Each finding of Izmailov et al. 2021 is confirmed, contradicted or left open by the claims of one study, on its bundled
 table and on every other table whose results are there. No number is typed by hand.
@@ -49,10 +49,15 @@ orientation. Ask the same of your own table: `posterity study NAME --data FILE -
 
 
 def documents(folder: Path, name: str) -> list[dict[str, Any]]:
-    """Full results of a study: first those of its bundled table, then those of others."""
+    """Results of a study, one of each table, its bundled one first: of the full run, or else of a quick one."""
     paths = [folder / f"{QUESTION}{name}.json", *sorted(folder.glob(f"{QUESTION}{name}-*.json"))]
     found = [json.loads(path.read_text()) for path in paths if path.exists()]
-    return [each for each in found if each["size"] == "full" and each["finished"]]
+    by_table: dict[str, dict[str, Any]] = {}
+    for each in sorted(found, key=lambda each: each["size"] != "full"):
+        if each["finished"] and each["size"] != "tiny":
+            by_table.setdefault(_data(each), each)
+    usual = find(QUESTION + name).DATA
+    return sorted(by_table.values(), key=lambda each: _data(each) != usual)
 
 
 def page(folder: Path) -> str:
@@ -70,7 +75,7 @@ def _summary(folder: Path) -> str:
     for name, finding in FINDINGS.items():
         found = documents(folder, name)
         if not found:
-            lines.append(f"| {finding.text} | | not run in full | |")
+            lines.append(f"| {finding.text} | | not run | |")
         for document in found:
             rows = [row for row in read_rows(document) if row.name.startswith(finding.deciding)]
             counts = {word.lower(): sum(row.holds is outcome for row in rows) for outcome, word in OUTCOMES.items()}
@@ -94,16 +99,15 @@ def _data(document: dict[str, Any]) -> str:
 def _section(folder: Path, name: str) -> str:
     found = documents(folder, name)
     if not found:
-        return f"Not run in full: `posterity study {name} --out results`.\n"
+        return f"Not run: `posterity study {name} --out results`.\n"
     return "\n".join(_document(document) for document in found)
 
 
 def _document(document: dict[str, Any]) -> str:
     minutes = document["seconds"] / 60
-    lines = [
-        f"On {_data(document)} (`posterity study {document['study'].removeprefix(QUESTION)}`, {minutes:.0f} minutes):",
-        "",
-    ]
+    form = " --quick" if document["size"] == "quick" else ""
+    command = f"posterity study {document['study'].removeprefix(QUESTION)}{form}"
+    lines = [f"On {_data(document)} (`{command}`, {minutes:.0f} minutes):", ""]
     rows = read_rows(document)
     lines += [f"- **{OUTCOMES[row.holds]}**: {row.remark}" for row in rows]
     lines += ["", *_table(rows), "", _trust(document)]

@@ -57,7 +57,7 @@ def settings(size: Size) -> dict[str, Any]:
         "quick": {
             **common,
             "splits": 1,
-            "budget": 20.0,
+            "budget": 60.0,
             "effort": 0.5,
             "scales": [0.35, 1.0, 2.24],
             "families": ["Gaussian", "Laplace", "learned"],

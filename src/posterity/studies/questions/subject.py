@@ -51,7 +51,7 @@ class Split(NamedTuple):
 
     def model(self, method: Method | None = None, **changes: Any) -> Model:
         """The network of tables, with one small hidden layer; `changes` replace fields of the model."""
-        made = self.code.model(method, hidden=self.hidden)
+        made = self.code.model(method, hidden=self.hidden, prior="fixed")  # the same for all, also for samplers
         return records.replace(made, **changes) if changes else made
 
     def fit(self, name: str, effort: float = 1.0, seed: int = 1) -> Posterior:

@@ -58,7 +58,7 @@ def settings(size: Size) -> dict[str, Any]:
     some = [0.1, 0.3, 1.0, 3.0]
     return {
         "full": {**common, "splits": 1, "budget": 300.0, "temperatures": every, "augmented": some[:3]},
-        "quick": {**common, "splits": 1, "budget": 20.0, "temperatures": some[1:], "augmented": some[1:3]},
+        "quick": {**common, "splits": 1, "budget": 40.0, "temperatures": some[1:], "augmented": some[1:3]},
         "tiny": {**common, **TINY, "temperatures": some[1:3], "augmented": some[1:3]},
     }[size]
 
