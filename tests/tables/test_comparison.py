@@ -125,7 +125,7 @@ def test_convergence_is_judged_at_rows_that_are_evenly_spaced(frame, monkeypatch
     posterior = SimpleNamespace(
         predict=lambda x: None,
         diagnose=lambda x: (asked.append(x), found)[1],
-        receipt=SimpleNamespace(seconds=1.0, notes=()),
+        receipt=SimpleNamespace(seconds=1.0, notes=(), warnings=()),
     )
     monkeypatch.setattr(comparison.metrics, "evaluate", lambda *_: {})
     monkeypatch.setattr(comparison, "DIAGNOSED_ROWS", 4)
@@ -150,7 +150,9 @@ def test_a_method_that_cannot_be_judged_fails_alone(frame, broken, monkeypatch):
     found = SimpleNamespace(verdict="good")
     made = {
         name: SimpleNamespace(
-            predict=lambda x, name=name: name, diagnose=lambda x: found, receipt=SimpleNamespace(seconds=1.0, notes=())
+            predict=lambda x, name=name: name,
+            diagnose=lambda x: found,
+            receipt=SimpleNamespace(seconds=1.0, notes=(), warnings=()),
         )
         for name in ("map", "laplace", "hmc")
     }

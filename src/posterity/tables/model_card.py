@@ -59,7 +59,7 @@ def _method(posterior: Posterior) -> list[str]:
         "Temperature": receipt.temperature,
         "Size": f"{receipt.num_weights:,} weights, {receipt.num_chains} chain(s), {receipt.num_steps:,} steps each",
         "Time": f"{receipt.seconds:.1f} s on {receipt.devices}, in {receipt.precision}, seed {receipt.seed}",
-        "Made with": ", ".join(f"{name} {version}" for name, version in receipt.versions.items()),
+        "Made with": ", ".join(f"{name} {version}" for name, version in sorted(receipt.versions.items())),
     }
     return [f"- {name}: {value}" for name, value in facts.items()]
 
