@@ -10,6 +10,7 @@ end. Nguyen et al. (2018) report 90 % (93 % with the coreset) and 97 %. Written 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import os
 import time
@@ -24,7 +25,6 @@ import numpy as np
 from posterity import MAP, BayesByBackprop, Categorical, Model, Normal, Posterior, continual_learning, fit, mlp
 from posterity.core.types import Network
 from posterity.datasets import load
-from posterity.inference import Method
 from posterity.posterior.receipt import installed_versions
 
 RESULTS = Path("results/benchmark-continual.json")
@@ -106,11 +106,12 @@ def measure(name: str, data: Any, options: argparse.Namespace) -> dict[str, Any]
         num_rows = len(train[0][1])
         settings = {"num_steps": options.epochs * max(num_rows // 256, 1), "batch_size": min(256, num_rows)}
         settings["learning_rate"] = 1e-3
-        method: Method = BayesByBackprop(**settings, initial_scale=1e-2)
+        method = BayesByBackprop(**settings, initial_scale=1e-2)
         size = min(CORESET[name], num_rows // 2)
+        aside = {"coreset_size": size, "coreset_method": dataclasses.replace(method, batch_size="full")}
         runs: dict[str, Callable[[], Posterior]] = {
             "handed on": lambda: continual_learning(model, method, train, seed=seed)[-1],  # noqa: B023
-            "with a coreset": lambda: continual_learning(model, method, train, coreset_size=size, seed=seed)[-1],  # noqa: B023
+            "with a coreset": lambda: continual_learning(model, method, train, **aside, seed=seed)[-1],  # noqa: B023
             "fine-tuned": lambda: fine_tuned(model, train, settings, seed),  # noqa: B023
             "joint": lambda: fit(model, MAP(**settings), _join(train), seed=seed, progress=False),  # noqa: B023
         }

@@ -59,6 +59,7 @@ def continual_learning(
     *,
     coreset_size: int = 0,
     how: Literal["spread", "random"] = "random",
+    coreset_method: Method | None = None,
     seed: int = 0,
 ) -> list[Posterior]:
     """The posterior to predict with after each of several tasks, which come one after the other.
@@ -70,6 +71,7 @@ def continual_learning(
         tasks: `(x, y)` of each; looked at once.
         coreset_size: Rows of each task that are kept.
         how: Which, as of `coreset`.
+        coreset_method: What learns from these rows, which may be too few for the batches of `method`. None: `method`.
         seed: Of fits and of the choice of rows.
     """
     carried: Posterior | None = None
@@ -82,7 +84,8 @@ def continual_learning(
             kept.append(rows.take(aside))
             rows = rows.take(np.setdiff1d(np.arange(rows.num_rows), aside))
         carried = _learn(model, method, carried, rows, seed + number)
-        found.append(_learn(model, method, carried, _joined(kept), seed + number) if kept else carried)
+        last = _learn(model, coreset_method or method, carried, _joined(kept), seed + number) if kept else carried
+        found.append(last)
     return found
 
 
