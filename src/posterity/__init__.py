@@ -22,7 +22,9 @@ from posterity.inference.engine.restarts import StuckError
 from posterity.inference.methods import *  # noqa: F403
 from posterity.metrics import evaluate
 from posterity.metrics.information import cross_entropy, entropy, kl_divergence, self_information
+from posterity.models.censored import Censored
 from posterity.models.counts import NegativeBinomial, Poisson
+from posterity.models.heads import Heads
 from posterity.models.likelihoods import (
     Bernoulli,
     Categorical,
@@ -34,6 +36,7 @@ from posterity.models.likelihoods import (
     likelihood,
 )
 from posterity.models.model import Model
+from posterity.models.ordinal import Ordinal
 from posterity.models.priors import Fixed, Flat, prior, scale_mixture
 from posterity.models.scales import Learned
 from posterity.models.units import Rescaled
@@ -76,6 +79,7 @@ __all__ = [
     "BayesianRegressor",
     "Bernoulli",
     "Categorical",
+    "Censored",
     "Conformal",
     "ConvergenceWarning",
     "Diagnosis",
@@ -83,6 +87,7 @@ __all__ = [
     "Flat",
     "Gaussian",
     "GaussianLearnedNoise",
+    "Heads",
     "HeteroscedasticGaussian",
     "Learned",
     "Model",
@@ -91,6 +96,7 @@ __all__ = [
     "NoisyCategorical",
     "NonFiniteError",
     "Normal",
+    "Ordinal",
     "Poisson",
     "Posterior",
     "Prediction",

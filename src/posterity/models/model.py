@@ -20,6 +20,7 @@ from posterity.core import pytrees, records
 from posterity.core.checks import is_number
 from posterity.core.types import Array, Batch, Key, Network, Params
 from posterity.models import scales
+from posterity.models.heads import Heads, with_joined_outputs
 from posterity.models.likelihoods import Likelihood
 from posterity.models.priors import Fixed, Prior, prior
 from posterity.networks.built_in import BuiltIn
@@ -76,6 +77,8 @@ class Model:
         if isinstance(self.network, BuiltIn) and self.network.num_outputs is None:
             object.__setattr__(self, "network", self.network.with_outputs(self.likelihood.num_outputs))
         _check_network(self.network)
+        if isinstance(self.likelihood, Heads) and not isinstance(self.network, BuiltIn):
+            object.__setattr__(self, "network", with_joined_outputs(self.network, self.likelihood))
         object.__setattr__(self, "prior", prior(dist.Normal(0.0, 1.0) if self.prior is None else self.prior))
         object.__setattr__(self, "temperature", float(self.temperature))
 
@@ -252,7 +255,8 @@ def _several_outputs(given: Any, likelihood: str) -> str:
     parts = f"a dictionary with {', '.join(map(repr, given))}" if isinstance(given, dict) else type(given).__name__
     return (
         f"The network gives {parts}; {likelihood} takes one array of outputs, [N, ..., K]. Choose one: "
-        f"from_function(network.init, lambda params, x, key=None: network.apply(params, x, key)[{first!r}])."
+        f"from_function(network.init, lambda params, x, key=None: network.apply(params, x, key)[{first!r}]); "
+        "or give a likelihood to each of them by name, Heads(name=...)."
     )
 
 

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity.core import pytrees
+from posterity.core import pytrees, records
 from posterity.core.checks import is_number, is_whole
 from posterity.core.devices import check_process
 from posterity.core.types import Family, Key, Params
 from posterity.data.arrays import Dataset, check_inputs, check_like
+from posterity.models.heads import Heads
 from posterity.models.model import Model
 from posterity.models.priors import Prior
 from posterity.posterior import diagnose
@@ -152,8 +153,13 @@ class Posterior:
         inputs = check_inputs(x)
         single = self.family.num_draws == 1 and not self._has_closed_form
         chosen: Score = score or "epistemic"
-        if score is None and (single or self.model.likelihood.kind == "classes"):
+        kind = self.model.likelihood.kind
+        if score is None and (single or kind == "classes"):
             chosen = "logits" if self.family.num_draws is None else "features"
+        if kind == "heads":
+            if score not in (None, "features"):
+                raise ValueError(f"score={score!r} is of one target; with several heads choose 'features'.")
+            chosen = "features"
         distance = None
         if chosen == "features":
             distance = self.feature_distance()
@@ -185,6 +191,12 @@ class Posterior:
                 "give rows that were not trained on, posterior.conformal(x, y)."
             )
         return Conformal(self.predict(self.held_out.x), self.held_out.y, self.held_out.weight)
+    def head(self, name: str) -> Posterior:
+        """The posterior as that of one of several heads: to diagnose it or to audit it by itself."""
+        likelihood = self.model.likelihood
+        if not isinstance(likelihood, Heads):
+            raise TypeError(f"{type(likelihood).__name__} describes one target; head({name!r}) is for Heads.")
+        return dataclasses.replace(self, model=records.replace(self.model, likelihood=likelihood.head(name)))
 
     def feature_distance(self) -> FeatureDistance:
         """How far a row's last hidden features lie from those of the training rows, over draws or starting weights."""

@@ -14,6 +14,7 @@ import numpy as np
 from posterity.core import pytrees
 from posterity.core.devices import precision
 from posterity.data.arrays import Dataset
+from posterity.models.heads import Heads
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.storage.codec import fingerprint
@@ -153,6 +154,8 @@ def _devices(used: tuple[int, int]) -> str:
 
 
 def _settings(value: Any) -> str:
+    if isinstance(value, Heads):
+        return f"Heads({', '.join(f'{name}={_settings(head)}' for name, head in value.items())})"
     shown = [f for f in dataclasses.fields(value) if getattr(value, f.name) != f.default or f.name == "scale"]
     parts = [f"{f.name}={_short(getattr(value, f.name))}" for f in shown]
     return f"{type(value).__name__}({', '.join(parts)})"
