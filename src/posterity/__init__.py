@@ -17,6 +17,7 @@ use_all_cores()  # before anything can start the backend
 
 from posterity.core.concern import ConvergenceWarning
 from posterity.core.types import Network
+from posterity.data.sources import LoaderError
 from posterity.inference import NonFiniteError, dropout_relation, fit, load, methods, resume
 from posterity.inference.engine.restarts import StuckError
 from posterity.inference.methods import *  # noqa: F403
@@ -90,6 +91,7 @@ __all__ = [
     "Heads",
     "HeteroscedasticGaussian",
     "Learned",
+    "LoaderError",
     "Model",
     "NegativeBinomial",
     "Network",

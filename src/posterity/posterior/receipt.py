@@ -93,6 +93,7 @@ def make_receipt(
     model: Model,
     method: Any,
     rows: Dataset,
+    num_data: int,
     seed: int,
     num_chains: int,
     num_steps: int,
@@ -108,7 +109,7 @@ def make_receipt(
     applies = method.targets_temperature or (method.uses_prior and model.tempering == "likelihood")
     return Receipt(
         method=_settings(method),
-        num_data=rows.num_rows,
+        num_data=num_data,
         num_weights=pytrees.size(shapes),
         num_chains=num_chains,
         num_steps=num_steps,

@@ -55,6 +55,7 @@ class Descent(Method):
             one per epoch or, where an epoch is shorter, one per hundredth of the run, at most 50 steps apart.
     """
 
+    augments = True
     _: dataclasses.KW_ONLY  # so that DeepEnsemble(10) has ten members, not ten steps
     num_steps: int = records.host(default=5_000)
     learning_rate: Any = records.traced(default=3e-3)
