@@ -96,6 +96,11 @@ def test_uncertainty_scores_receipt_and_store_by_head(tmp_path):
         assert (part.epistemic > 0).any()
     assert prediction.ood.shape == (40,)
     np.testing.assert_array_equal(size.ood, prediction.ood)
+    drawn = prediction.sample(2000)
+    assert drawn["kind"].shape == drawn["size"].shape == (2000, 40)
+    assert set(np.unique(drawn["kind"])) <= {0, 1, 2}
+    np.testing.assert_allclose(drawn["size"].mean(0), size.mean, atol=5 * size.std.max() / np.sqrt(2000))
+    np.testing.assert_allclose((drawn["kind"] == 1).mean(0), kind.probs[:, 1], atol=0.06)
     scores = evaluate(prediction, Y)
     assert {"nll", "kind/accuracy", "size/rmse"} <= set(scores)
     assert scores["kind/nll"].value == pytest.approx(evaluate(kind, KIND)["nll"].value)
@@ -168,6 +173,14 @@ def test_samplers_and_audits_by_head():
 def test_what_does_not_fit_is_refused_with_a_remedy(build, error, words):
     with pytest.raises(error, match=words):
         build()
+
+
+def test_samples_of_heads_are_drawn_together_with_noise_of_their_own():
+    heads = Heads(a=Gaussian(1.0), b=Gaussian(1.0))
+    prediction = fit(Model(mlp((4,)), heads), MAP(num_steps=1), (X, {"a": SIZE, "b": SIZE})).predict(X[:5])
+    drawn = prediction.sample(4000)
+    noise = [drawn[name] - prediction[name].mean for name in "ab"]
+    assert np.abs(np.corrcoef(noise[0].ravel(), noise[1].ravel())[0, 1]) < 5 / np.sqrt(20_000)
 
 
 def test_a_whole_prediction_points_to_its_heads():

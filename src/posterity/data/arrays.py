@@ -281,6 +281,18 @@ def join_targets(targets: dict[str, np.ndarray], heads: Heads) -> np.ndarray:
     return np.concatenate([part.astype(float) for part in wide], -1)
 
 
+def split_targets(joined: np.ndarray, heads: Heads) -> dict[str, np.ndarray]:
+    """The numbers of each head, of targets that were observed; what `join_targets` made one array of."""
+    found, first = {}, 0
+    for name, head in heads.items():
+        event = _example_event(head)
+        own = joined[..., first : first + (event[0] if event else 1)]
+        first += own.shape[-1]
+        own = own if event and not isinstance(head, Censored) else own[..., 0]
+        found[name] = own if head.kind == "continuous" else own.astype(np.int32)
+    return found
+
+
 def _check_target(y: np.ndarray, likelihood: Likelihood, some: bool) -> np.ndarray:
     if y.ndim == 2 and y.shape[1] == 1 and _example_event(likelihood) == ():
         y = y[:, 0]

@@ -17,7 +17,7 @@ import numpy as np
 from posterity import metrics
 from posterity.core import records
 from posterity.core.checks import is_number
-from posterity.data.arrays import check_numbers, join_targets, read_targets
+from posterity.data.arrays import check_numbers, join_targets, read_targets, split_targets
 from posterity.metrics import convergence
 from posterity.models.censored import Censored, uncensored
 from posterity.models.heads import Heads
@@ -65,7 +65,7 @@ class Prediction:
         rows, draws = self._stream.num_rows, self.num_draws
         if self.heads:
             asked = ", ".join(f"[{name!r}]" for name in self.heads)
-            return f"<Prediction of several heads at {rows} rows by {draws} draws: {asked}, log_prob(y)>"
+            return f"<Prediction of several heads at {rows} rows by {draws} draws: {asked}, log_prob(y), sample()>"
         uncertainty = "total, aleatoric, epistemic" + (", ood" if self._calibration is not None else "")
         first = "probs, label" if self.kind == "classes" else "mean, std, interval(0.9)"
         return f"<Prediction of {self.kind} at {rows} rows by {draws} draws: {first}, log_prob(y), {uncertainty}>"
@@ -217,14 +217,16 @@ class Prediction:
         log_prob = metrics.gaussian_log_prob(self.mean.ravel(), self.std.ravel(), y.ravel())
         return log_prob.reshape(len(y), -1).sum(-1)
 
-    def sample(self, num_samples: int = 100, seed: int = 0) -> np.ndarray:
+    def sample(self, num_samples: int = 100, seed: int = 0) -> Any:
         """Draws of the target, [num_samples, N, ...]: each is one draw of the function with noise at every row.
 
-        Sample i of every head comes from the same draw.
-
-        A closed form knows each row by itself, so there functions are drawn for the purpose.
+        Of several heads a dict of such arrays, drawn together. A closed form knows each row by itself, so there
+        functions are drawn for the purpose.
         """
-        self._forbid_heads("sample")
+        drawn = self._sample(num_samples, seed)
+        return split_targets(drawn, self._observed) if isinstance(self._observed, Heads) else drawn
+
+    def _sample(self, num_samples: int, seed: int = 0) -> np.ndarray:
         rows, stream = np.arange(self._stream.num_rows), self._stream
         if stream.closed_form:
             stream = stream.of_fresh_draws(num_samples)
@@ -255,7 +257,7 @@ class Prediction:
                 y.ravel(),
             )
         else:
-            drawn = self.sample(max(CRPS_SAMPLES, self.num_draws))
+            drawn = self._sample(max(CRPS_SAMPLES, self.num_draws))
             score = metrics.crps_samples_rows(drawn.reshape(len(drawn), -1), y.ravel())
         return score.reshape(y.shape)
 
