@@ -224,8 +224,8 @@ class Posterior:
                 "weights they act on, predict(x).outputs what the draws come to."
             )
         fresh = num_draws is None and family.num_draws is None
-        family, draws = family.at_hand(self._choose(1 if fresh else num_draws))
         key = _draw_key(seed)
+        family, draws = family.at_hand(key, self._choose(1 if fresh else num_draws))
         return jax.vmap(lambda index: family.weights(self.model, key, index))(jnp.asarray(draws))
 
     def as_prior(self, *, widen: float = 1.0, num_draws: int = WIDTH_DRAWS, seed: int = 0) -> Prior:
