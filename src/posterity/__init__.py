@@ -19,6 +19,7 @@ from posterity.core.concern import ConvergenceWarning
 from posterity.core.types import Network
 from posterity.data.sources import LoaderError
 from posterity.inference import NonFiniteError, dropout_relation, fit, load, methods, resume
+from posterity.inference.engine.callbacks import CSVLog
 from posterity.inference.engine.restarts import StuckError
 from posterity.inference.methods import *  # noqa: F403
 from posterity.metrics import evaluate
@@ -79,6 +80,7 @@ __all__ = [
     "BayesianMultiRegressor",
     "BayesianRegressor",
     "Bernoulli",
+    "CSVLog",
     "Categorical",
     "Censored",
     "Conformal",

@@ -24,6 +24,7 @@ from posterity.models.heads import Heads, with_joined_outputs
 from posterity.models.likelihoods import Likelihood
 from posterity.models.priors import Fixed, Prior, prior
 from posterity.networks.built_in import BuiltIn
+from posterity.networks.computing import in_bfloat16, rematerialised
 from posterity.networks.convolutions import with_fast_gradients
 from posterity.networks.perceptron import DROPOUT_LOGIT
 
@@ -46,6 +47,10 @@ class Model:
         tempering: What 1 / T multiplies: "posterior", the log likelihood and the log prior; "likelihood", the log
             likelihood alone.
         fixed: Values of the weights held fixed. None: `fit` sets them.
+        half_precision: Compute the network in bfloat16; weights, outputs, the densities and their sums stay as they
+            are. For training on devices that are fast at it: energies of HMC are rounded too.
+        rematerialise: Compute the network's intermediate values again for its gradient, but for about sqrt(n) of n:
+            deep networks then take less memory and more time on a GPU or TPU; on a CPU XLA undoes it.
 
     Examples:
         >>> from posterity import Gaussian, Model, Normal, mlp
@@ -60,6 +65,8 @@ class Model:
     temperature: Any = records.traced(default=1.0)
     tempering: Tempering = "posterior"
     fixed: Params = records.traced(default=None)
+    half_precision: bool = False
+    rematerialise: bool = False
 
     def __post_init__(self) -> None:
         if not (is_number(self.temperature) and 0 < self.temperature < float("inf")):
@@ -178,7 +185,9 @@ class Model:
     def plain_outputs(self, params: Params, x: Any, key: Key | None = None) -> Array:
         """The same as the network wrote them; for what maps over rows."""
         params = self.complete(params)
-        return self.with_columns(self.network.apply(params["network"], x, key), params)
+        apply = rematerialised(self.network.apply) if self.rematerialise else self.network.apply
+        apply = in_bfloat16(apply) if self.half_precision else apply
+        return self.with_columns(apply(params["network"], x, key), params)
 
     def with_columns(self, outputs: Array, params: Params) -> Array:
         """Outputs of the network with the likelihood's own parameters as constant last columns."""

@@ -28,6 +28,7 @@ from posterity.data.arrays import calibration_inputs, dataset, diagnosed_inputs,
 from posterity.data.augment import REMARK, Augment, check_augment
 from posterity.data.batches import num_batches
 from posterity.data.sources import refuse_full_batches, set_aside, source_of
+from posterity.inference.engine.callbacks import Callback, averages
 from posterity.inference.engine.checkpoint import Checkpoint
 from posterity.inference.engine.concerns import of_loss, warn_of_rows, with_warnings
 from posterity.inference.engine.feed import begin_chains
@@ -75,6 +76,7 @@ def fit(
     at: Any = None,
     num_rows: int | None = None,
     augment: Augment | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> Posterior:
     """Infer the weights of a model from data by a method.
@@ -97,6 +99,7 @@ def fit(
         at: Inputs to diagnose at; by default those held out, or a hundred of the rows.
         num_rows: Rows of an epoch of a loader.
         augment: A function of a key and the inputs of one row, which changes them at random at every step of training.
+        callbacks: Functions of (step, metrics, posterior), called about once a second, such as `CSVLog("log.csv")`.
         progress: Show a bar on standard error when it is a terminal.
 
     Examples:
@@ -128,11 +131,11 @@ def fit(
     start = _checked_start(job)
     warn_of_rows(rows, model)
     if store is None:
-        return run_job(job, None, budget, progress, start)
+        return run_job(job, None, budget, progress, start, callbacks)
     job = job._replace(given=fingerprint(tuple(given)) if all_rows is None else all_rows.fingerprint())
     job = job._replace(method=with_origin(model, method, rows, num_chains))
     with hold(Path(store)):
-        return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start)
+        return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start, callbacks)
 
 
 def run_job(
@@ -141,6 +144,7 @@ def run_job(
     budget: float | None = None,
     progress: bool = True,
     start: Start | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Posterior:
     """Run the stages of a job, from where its checkpoint stands if it has one; `start`: of the first, if known."""
     begun = time.perf_counter()
@@ -158,7 +162,7 @@ def run_job(
         # A budget is for all stages: those before the last may use half of it, those before the one before a quarter.
         deadline = None if budget is None else begun + budget / 2 ** (len(stages) - 1 - number)
         phases, start, execution = schedule(stage, start if posterior is None else starting_point(stage))
-        run = _run_stage(stage, store, phases, start, deadline, progress)
+        run = _run_stage(stage, store, phases, start, deadline, progress, callbacks)
         if run.progress.ended == "interrupted" and not is_last:
             names = [type(each.method).__name__ for each in stages[number : number + 2]]
             kept = "resume() goes on with it" if store is not None else "give fit a store to go on later"
@@ -243,9 +247,12 @@ def _run_stage(
     start: Start,
     deadline: float | None,
     progress: bool,
+    callbacks: Sequence[Callback],
 ) -> Run:
     """Run what is left of every phase of a stage, and further rounds of it where a verdict is asked for."""
     session = Session(job, ProgressBar(type(job.method).__name__, phases[-1].last_step, progress), Event(), checkpoint)
+    if callbacks:
+        session = session._replace(notify=partial(_notify, callbacks, job, phases[0].layout.mesh))
 
     def run_phases(phases: Sequence[ScheduledPhase], run: Run) -> Run:
         begins, last_step = time.perf_counter(), phases[-1].last_step
@@ -265,6 +272,12 @@ def _run_stage(
         run = _first_run(session, phases, start)
         run = run_phases(lengthened(phases, run.progress.lengths), run)
         return run if job.until is None else sample_until(job.until, session, phases, run, judge, run_phases)
+
+
+def _notify(callbacks: Sequence[Callback], job: Job, mesh: Mesh, run: Run) -> None:
+    """Call all callbacks with what the last segment brought."""
+    for callback in callbacks:
+        callback(run.progress.num_steps, averages(run.trace[-1]), lambda: _posterior(job, None, run, mesh, 0.0))
 
 
 def _end_phase(session: Session, here: ScheduledPhase, run: Run) -> Run:
@@ -312,7 +325,7 @@ def _posterior(
         restarts=run.progress.num_restarts,
         num_devices=(mesh.shape["chain"], mesh.shape["data"]),
         notes=run.progress.notes,
-        remarks=(*remarks, *_of_rows(job)),
+        remarks=(*remarks, *_unusual(job)),
         trace=run.history(),
     )
     return Posterior(
@@ -327,10 +340,11 @@ def _posterior(
     )
 
 
-def _of_rows(job: Job) -> tuple[str, ...]:
-    """What is unusual about the rows of a run."""
+def _unusual(job: Job) -> tuple[str, ...]:
+    """What is to be known of the rows of a run, and of how its network was computed."""
     read = () if job.source is None else (job.source.remark,)
-    return read if job.augment is None else (*read, REMARK)
+    changed = () if job.augment is None else (REMARK,)
+    return (*read, *changed, *(("the network was computed in bfloat16",) if job.model.half_precision else ()))
 
 
 def _first_run(session: Session, phases: Sequence[ScheduledPhase], start: Start) -> Run:

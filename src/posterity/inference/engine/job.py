@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -175,6 +176,7 @@ class Session(NamedTuple):
     asked: Event  # to stop, by Ctrl-C
     checkpoint: Checkpoint | None = None
     watched: np.ndarray | None = None  # [C] chains whose non-finite values stop the run; None: all
+    notify: Callable[[Run], None] | None = None  # called after each segment
 
     @property
     def num_chains(self) -> int:

@@ -42,7 +42,7 @@ def restart_stuck(session: Session, here: ScheduledPhase, run: Run) -> Run:
             return run
         start = on_devices(starting_point(session.job, attempt), here.layout.mesh)
         fresh = Run(begin_chains(here, *start))
-        again = run_phase(session._replace(checkpoint=None, watched=stuck), here, fresh, None)
+        again = run_phase(session._replace(checkpoint=None, watched=stuck, notify=None), here, fresh, None)
         run = run.update(num_gradients=run.progress.num_gradients + again.progress.num_gradients)
         if again.progress.stops:
             return run.note("interrupted while stuck chains started afresh", ended="interrupted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -15,6 +16,7 @@ from posterity.core.devices import check_process, device_mesh, precision
 from posterity.data.arrays import Dataset, check_inputs, check_like, dataset
 from posterity.data.augment import Augment, check_augment
 from posterity.data.sources import Elsewhere, set_aside, source_of
+from posterity.inference.engine.callbacks import Callback
 from posterity.inference.engine.checkpoint import Checkpoint, stored_progress
 from posterity.inference.engine.driver import partial_posterior, run_job
 from posterity.inference.engine.job import Job, Until
@@ -71,6 +73,7 @@ def resume(
     method: Method | None = None,
     num_rows: int | None = None,
     augment: Augment | None = None,
+    callbacks: Sequence[Callback] = (),
     budget: float | None = None,
     progress: bool = True,
 ) -> Posterior:
@@ -88,14 +91,14 @@ def resume(
         reader = Reader(path)  # as it is now that nobody else writes to it
         if _is_over(reader):
             posterior = load(path, model)
-            if data is not None and "source" not in reader.body["run"]:
+            if data is not None and "source" not in reader.body.get("run", {}):
                 _check_data(data, posterior.model, _fingerprints(reader))
             return posterior
         job = _job(reader, model, method, data)
         job = _with_rows(job, reader, data, num_rows, augment)
         checkpoint = Checkpoint.reopen(reader)
         with reader.damage_in_words(unless=lambda: checkpoint.has_saved):
-            return run_job(job, checkpoint, budget, progress)
+            return run_job(job, checkpoint, budget, progress, callbacks=callbacks)
 
 
 def _is_over(reader: Reader) -> bool:

@@ -54,6 +54,8 @@ def _run_segments(session: Session, here: ScheduledPhase, run: Run, deadline: fl
         run = _see_end(session, here, run, bool(interrupted), bool(late))
         if checkpoint is not None and (due or run.progress.ended or run.progress.stride == here.num_strides):
             run = checkpoint.save(run)
+        if session.notify is not None:
+            session.notify(run)
         if run.progress.ended:
             break
         if feed is None:
