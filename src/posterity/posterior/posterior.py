@@ -191,6 +191,7 @@ class Posterior:
                 "give rows that were not trained on, posterior.conformal(x, y)."
             )
         return Conformal(self.predict(self.held_out.x), self.held_out.y, self.held_out.weight)
+
     def head(self, name: str) -> Posterior:
         """The posterior as that of one of several heads: to diagnose it or to audit it by itself."""
         likelihood = self.model.likelihood

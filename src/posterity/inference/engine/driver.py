@@ -119,7 +119,8 @@ def fit(
         rows, calibration, held_out = calibration_inputs(rows, holdout, seed)
         rows, validation_rows = stopping_rows(rows, validation, seed, model.likelihood)
     else:
-        source, (calibration, held_out), validation_rows = set_aside(source, holdout, validation, seed, model.likelihood)
+        source, aside, validation_rows = set_aside(source, holdout, validation, seed, model.likelihood)
+        calibration, held_out = aside
         rows = given = source.sample
     num_chains = method.num_chains if chains is None else int(chains)
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
