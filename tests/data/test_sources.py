@@ -33,6 +33,8 @@ from posterity.data import sources
 from posterity.data.sources import LoaderError
 from posterity.inference.engine import feed
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* has not converged")  # runs are short
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(103, 3)).astype(np.float32)
 Y = X @ [1.0, -2.0, 0.5] + 0.1 * RNG.normal(size=103)

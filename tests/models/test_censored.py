@@ -26,6 +26,8 @@ from posterity import (
 from posterity.models.censored import log_cdf, log_survival
 from posterity.models.likelihoods import class_probs
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* has not converged")  # runs are short
+
 INF = np.inf
 PAIRS = [(0.4, 0.4), (-INF, 0.3), (-INF, -12.0), (0.3, INF), (15.0, INF), (-0.2, 0.9), (9.0, 9.5), (-20.0, -19.0)]
 

@@ -26,6 +26,8 @@ from posterity import (
     mlp,
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* has not converged")  # runs are short
+
 RNG = np.random.default_rng(0)
 X = RNG.normal(size=(40, 3))
 KIND = np.argmax(X + 0.3 * RNG.normal(size=(40, 3)), 1)

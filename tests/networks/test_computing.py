@@ -8,6 +8,8 @@ import pytest
 from posterity import MAP, Categorical, Gaussian, Model, evaluate, fit, lenet, mlp
 from posterity.networks.computing import in_bfloat16, rematerialised
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* has not converged")  # runs are short
+
 X = np.random.default_rng(0).normal(size=(64, 5)).astype(np.float32)
 
 

@@ -9,6 +9,8 @@ import pytest
 
 from posterity import HMC, MAP, CSVLog, Gaussian, Model, fit, linear, mlp, plots, resume
 
+pytestmark = pytest.mark.filterwarnings("ignore:.* has not converged")  # runs are short
+
 MODEL = Model(mlp((8,)), Gaussian(0.3))
 
 
