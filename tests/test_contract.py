@@ -7,6 +7,7 @@ import pytest
 
 from posterity import METHODS, Model, fit
 from posterity.inference.methods.card import TableSize
+from posterity.models.censored import Censored
 from posterity.models.counts import NegativeBinomial, Poisson
 from posterity.models.likelihoods import (
     Bernoulli,
@@ -18,6 +19,7 @@ from posterity.models.likelihoods import (
     StudentT,
     likelihood,
 )
+from posterity.models.ordinal import Ordinal
 from posterity.networks import linear, mlp
 
 RNG = np.random.default_rng(0)
@@ -34,6 +36,8 @@ LIKELIHOODS = {
     "bernoulli": (Bernoulli(), CLASSES),
     "categorical": (Categorical(2), CLASSES),
     "noisy categorical": (NoisyCategorical(2, num_noise_draws=4), CLASSES),
+    "ordinal": (Ordinal(3), np.digitize(SIGNAL, [-1.0, 1.0])),
+    "censored": (Censored(Gaussian(0.2)), np.stack([NUMBERS, np.where(NUMBERS < 0.5, NUMBERS, np.inf)], 1)),
     "poisson": (Poisson(), COUNTS),
     "negative binomial": (NegativeBinomial(), COUNTS),
     "one's own": (likelihood(lambda o: dist.Laplace(o[..., 0], jnp.exp(o[..., 1])), num_outputs=2), NUMBERS),

@@ -17,12 +17,16 @@ use_all_cores()  # before anything can start the backend
 
 from posterity.core.concern import ConvergenceWarning
 from posterity.core.types import Network
+from posterity.data.sources import LoaderError
 from posterity.inference import NonFiniteError, dropout_relation, fit, load, methods, resume
+from posterity.inference.engine.callbacks import CSVLog
 from posterity.inference.engine.restarts import StuckError
 from posterity.inference.methods import *  # noqa: F403
 from posterity.metrics import evaluate
 from posterity.metrics.information import cross_entropy, entropy, kl_divergence, self_information
+from posterity.models.censored import Censored
 from posterity.models.counts import NegativeBinomial, Poisson
+from posterity.models.heads import Heads
 from posterity.models.likelihoods import (
     Bernoulli,
     Categorical,
@@ -34,6 +38,7 @@ from posterity.models.likelihoods import (
     likelihood,
 )
 from posterity.models.model import Model
+from posterity.models.ordinal import Ordinal
 from posterity.models.priors import Fixed, Flat, prior, scale_mixture
 from posterity.models.scales import Learned
 from posterity.models.units import Rescaled
@@ -75,7 +80,9 @@ __all__ = [
     "BayesianMultiRegressor",
     "BayesianRegressor",
     "Bernoulli",
+    "CSVLog",
     "Categorical",
+    "Censored",
     "Conformal",
     "ConvergenceWarning",
     "Diagnosis",
@@ -83,14 +90,17 @@ __all__ = [
     "Flat",
     "Gaussian",
     "GaussianLearnedNoise",
+    "Heads",
     "HeteroscedasticGaussian",
     "Learned",
+    "LoaderError",
     "Model",
     "NegativeBinomial",
     "Network",
     "NoisyCategorical",
     "NonFiniteError",
     "Normal",
+    "Ordinal",
     "Poisson",
     "Posterior",
     "Prediction",

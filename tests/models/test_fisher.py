@@ -17,6 +17,7 @@ from posterity.models.likelihoods import (
     StudentT,
     likelihood,
 )
+from posterity.models.ordinal import Ordinal
 
 
 @pytest.fixture(autouse=True)
@@ -33,6 +34,7 @@ LIKELIHOODS = {
     "Bernoulli": Bernoulli(),
     "Categorical": Categorical(3),
     "NoisyCategorical": NoisyCategorical(2),
+    "Ordinal": Ordinal(3),
     "Poisson": Poisson(),
     "NegativeBinomial": NegativeBinomial(),
     "Own": likelihood(lambda o: dist.Laplace(o[..., 0], jnp.exp(o[..., 1])), num_outputs=2),
@@ -44,7 +46,8 @@ SAMPLED = ("NoisyCategorical", "NegativeBinomial", "Own")  # by 512 draws
 def test_fisher_information(name):
     """sum_y or integral dy of p(y) s s^T, with scores s by automatic differentiation."""
     chosen = LIKELIHOODS[name]
-    width = chosen.num_outputs + (name == "GaussianLearnedNoise")
+    columns = chosen.columns(chosen.init())
+    width = chosen.num_outputs + (0 if columns is None else columns.size)
     outputs = np.random.default_rng(len(name)).normal(0.5, 0.2, width)
     if chosen.kind == "continuous":
         grid = np.linspace(-60, 60, 60_000)

@@ -153,7 +153,7 @@ class Family(Protocol):
 
     @property
     def bytes_of_draw(self) -> int:
-        """What must be read from disk to have a draw; 0 where all draws are at hand."""
+        """Bytes of a draw that must be read from disk, or made; 0 where all draws are at hand."""
         ...
 
     @property
@@ -175,6 +175,6 @@ class Family(Protocol):
     def weights(self, model: ModelLike, key: Key, index: Array) -> Params:
         """All weights of draw `index`, fixed ones included."""
 
-    def at_hand(self, draws: np.ndarray) -> tuple[Family, np.ndarray]:
+    def at_hand(self, key: Key, draws: np.ndarray) -> tuple[Family, np.ndarray]:
         """A family for compiled programs that has these draws in memory, and their numbers there."""
         ...

@@ -8,11 +8,14 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 
 from posterity.core import pytrees
 from posterity.core.checks import is_number
-from posterity.core.types import Array, Batch
-from posterity.models.likelihoods import class_probs
+from posterity.core.types import Batch
+from posterity.models.censored import Censored
+from posterity.models.heads import Heads
+from posterity.models.likelihoods import Likelihood, class_probs
 
 LARGEST_COUNT = int(np.iinfo(np.int32).max)
 STREAMS = {"holdout": 7, "validation": 10}  # of random numbers: what is set aside for one is not what is for the other
@@ -72,10 +75,12 @@ def dataset(data: Any, likelihood: Any = None) -> Dataset:
         got = f"a {type(data).__name__} of {len(data)}" if isinstance(data, tuple | list) else type(data).__name__
         raise TypeError(f"data is {got}; expected a tuple (x, y) or (x, y, weight).")
     x = check_inputs(data[0])
-    y = check_numbers(data[1], "y")
+    y = read_targets(data[1], likelihood)
     rows = pytrees.num_rows(x)
-    if y.ndim == 0 or len(y) != rows:
-        raise ValueError(f"x has {rows} rows and y has {len(y) if y.ndim else 'none'}; they must match row by row.")
+    for leaf in jax.tree.leaves(y):
+        if leaf.ndim == 0 or len(leaf) != rows:
+            count = len(leaf) if leaf.ndim else "none"
+            raise ValueError(f"x has {rows} rows and y has {count}; they must match row by row.")
     weight = np.ones(rows) if len(data) == 2 else check_numbers(data[2], "weight").astype(float)
     if weight.shape != (rows,) or (weight < 0).any() or weight.sum() == 0:
         raise ValueError(f"weight must hold one number >= 0 for each of the {rows} rows, not all zero.")
@@ -83,19 +88,25 @@ def dataset(data: Any, likelihood: Any = None) -> Dataset:
     counts = weight > 0
     x, y, weight = (x, y, weight) if counts.all() else pytrees.take_rows((x, y, weight), counts)
     if likelihood is not None:
-        y = _check_targets(y, likelihood)
+        y = check_targets(y, likelihood)
     return Dataset(x, y, weight)
 
 
 def holdout_split(data: Dataset, share: float, seed: int, name: str) -> tuple[Dataset, Dataset]:
     """(kept, set aside): a random share of the rows, the same for the same seed and name in STREAMS."""
+    kept, aside = split_places(data.num_rows, share, seed, name)
+    return data.take(kept), data.take(aside)
+
+
+def split_places(num_rows: int, share: float, seed: int, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Where the rows are that are kept, and those that are set aside."""
     if not 0 < share < 1:
         raise ValueError(f"{name}={share} must lie strictly between 0 and 1: the share of rows to set aside.")
-    num_aside = round(float(share) * data.num_rows)
-    if num_aside < 1 or num_aside >= data.num_rows:
-        raise ValueError(f"{name}={share} of {data.num_rows} rows leaves an empty side; choose another share.")
-    order = np.random.default_rng([seed, STREAMS[name]]).permutation(data.num_rows)
-    return data.take(np.sort(order[num_aside:])), data.take(np.sort(order[:num_aside]))
+    num_aside = round(float(share) * num_rows)
+    if num_aside < 1 or num_aside >= num_rows:
+        raise ValueError(f"{name}={share} of {num_rows} rows leaves an empty side; choose another share.")
+    order = np.random.default_rng([seed, STREAMS[name]]).permutation(num_rows)
+    return np.sort(order[num_aside:]), np.sort(order[:num_aside])
 
 
 def calibration_inputs(rows: Dataset, holdout: Any, seed: int) -> tuple[Dataset, Any, Dataset | None]:
@@ -224,7 +235,65 @@ def _unwrapped(array: np.ndarray) -> np.ndarray:
     return array if held.min <= array.min() and array.max() <= held.max else array.astype(float)
 
 
-def _check_targets(y: np.ndarray, likelihood: Any) -> np.ndarray:
+def read_targets(y: Any, likelihood: Likelihood | None, name: str = "y") -> Any:
+    """Targets as arrays of numbers: a dict of them for several heads, pairs of bounds for a censored one."""
+    if isinstance(likelihood, Heads):
+        if not isinstance(y, dict) or set(y) != set(likelihood.names):
+            got = f"a dict of {', '.join(map(str, y))}" if isinstance(y, dict) else type(y).__name__
+            wanted = ", ".join(f"{head!r}: ..." for head in likelihood.names)
+            raise TypeError(f"{name} is {got}; expected the targets of each head, {{{wanted}}}.")
+        return {head: read_targets(y[head], own, f"{name}[{head!r}]") for head, own in likelihood.items()}
+    if isinstance(y, dict):
+        raise TypeError(f"{name} is a dict of {', '.join(map(str, y))}; expected one array, or Heads as likelihood.")
+    return _read_bounds(y, name) if isinstance(likelihood, Censored) else check_numbers(y, name)
+
+
+def _read_bounds(y: Any, name: str) -> np.ndarray:
+    """Pairs [N, ..., 2] of bounds, which may be infinite; numbers without them were observed."""
+    check_unmasked(y, name)
+    pairs = np.asarray(y, dtype=float)
+    if pairs.ndim < 2 or pairs.shape[-1] != 2:
+        return np.repeat(check_numbers(y, name).astype(float)[..., None], 2, -1)
+    lower, upper = pairs[..., 0], pairs[..., 1]
+    wrong = ~(lower <= upper) | (np.isinf(lower) & np.isinf(upper))
+    if wrong.any():
+        first = tuple(map(int, np.argwhere(wrong)[0]))
+        raise ValueError(
+            f"{name} holds the bounds {pairs[first].tolist()} at {first}; expected lower <= upper with at least one of "
+            "them finite: equal where the number was observed, -inf or inf where there is no bound."
+        )
+    return pairs
+
+
+def check_targets(y: Any, likelihood: Likelihood, some: bool = False) -> np.ndarray:
+    """Targets that the likelihood can have produced, in one array; `some`: of a few of the rows."""
+    if isinstance(likelihood, Heads):
+        return join_targets({name: check_targets(y[name], head, some) for name, head in likelihood.items()}, likelihood)
+    return _check_target(y, likelihood, some)
+
+
+def join_targets(targets: dict[str, np.ndarray], heads: Heads) -> np.ndarray:
+    """Targets of several heads side by side, [N, ..., T]."""
+    wide = [targets[name] if _example_event(head) else targets[name][..., None] for name, head in heads.items()]
+    if len({part.shape[:-1] for part in wide}) > 1:
+        shapes = {name: part.shape for name, part in targets.items()}
+        raise ValueError(f"The targets of the heads have shapes {shapes}; a row must have as many places in each.")
+    return np.concatenate([part.astype(float) for part in wide], -1)
+
+
+def split_targets(joined: np.ndarray, heads: Heads) -> dict[str, np.ndarray]:
+    """The numbers of each head, of targets that were observed; what `join_targets` made one array of."""
+    found, first = {}, 0
+    for name, head in heads.items():
+        event = _example_event(head)
+        own = joined[..., first : first + (event[0] if event else 1)]
+        first += own.shape[-1]
+        own = own if event and not isinstance(head, Censored) else own[..., 0]
+        found[name] = own if head.kind == "continuous" else own.astype(np.int32)
+    return found
+
+
+def _check_target(y: np.ndarray, likelihood: Likelihood, some: bool) -> np.ndarray:
     if y.ndim == 2 and y.shape[1] == 1 and _example_event(likelihood) == ():
         y = y[:, 0]
     if likelihood.kind == "continuous":
@@ -237,7 +306,7 @@ def _check_targets(y: np.ndarray, likelihood: Any) -> np.ndarray:
         raise ValueError(f"y has the count {y.max():.6g}; the largest that can be held is {LARGEST_COUNT}: rescale y.")
     if likelihood.kind == "classes":
         found = np.unique(y)
-        if len(found) < 2:
+        if len(found) < 2 and not some:
             raise ValueError(f"y holds one class only ({found[0]}); a classifier needs at least two.")
         num_classes = _num_classes(likelihood)
         if found[-1] >= num_classes:
@@ -248,16 +317,17 @@ def _check_targets(y: np.ndarray, likelihood: Any) -> np.ndarray:
     return y.astype(np.int32)
 
 
-def _example_event(likelihood: Any) -> tuple[int, ...]:
+def _example_event(likelihood: Likelihood) -> tuple[int, ...]:
     """The shape of one row's target."""
-
-    def sample() -> Array:
-        columns = likelihood.columns(likelihood.init())
-        width = likelihood.num_outputs + (0 if columns is None else columns.shape[0])
-        return likelihood(jnp.zeros((1, width))).sample(jax.random.key(0))
-
-    return jax.eval_shape(sample).shape[1:]
+    return jax.eval_shape(lambda: _example(likelihood).sample(jax.random.key(0))).shape[1:]
 
 
-def _num_classes(likelihood: Any) -> int:
-    return jax.eval_shape(lambda: class_probs(likelihood(jnp.zeros((1, likelihood.num_outputs))))).shape[-1]
+def _num_classes(likelihood: Likelihood) -> int:
+    return jax.eval_shape(lambda: class_probs(_example(likelihood))).shape[-1]
+
+
+def _example(likelihood: Likelihood) -> dist.Distribution:
+    """Of one row whose outputs are 0."""
+    columns = likelihood.columns(likelihood.init())
+    width = likelihood.num_outputs + (0 if columns is None else columns.shape[0])
+    return likelihood(jnp.zeros((1, width)))

@@ -6,7 +6,7 @@ by all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -145,7 +145,14 @@ def _require_one_target(prediction: Any) -> None:
     )
 
 
-def evaluate(prediction: Any, y: ArrayLike) -> dict[str, Estimate]:
+def _evaluate_heads(prediction: Any, y: Any) -> dict[str, Estimate]:
+    found = {"nll": negative_log_likelihood(prediction.log_prob(y))}  # first: it checks the names in y
+    for name in prediction.heads:
+        found |= {f"{name}/{score}": value for score, value in evaluate(prediction[name], y[name]).items()}
+    return found
+
+
+def evaluate(prediction: Any, y: ArrayLike | Mapping[str, ArrayLike]) -> dict[str, Estimate]:
     """What to report for a Prediction against the targets y [N] or [N, 1], by its kind.
 
     classes: accuracy, nll, brier, calibration_error, coverage_90 (of sets of classes), error_auroc
@@ -153,9 +160,15 @@ def evaluate(prediction: Any, y: ArrayLike) -> dict[str, Estimate]:
     counts: rmse, mae, nll (of the mixture), nll_gaussian (of its two moments), crps, coverage_90,
     width_90; continuous: calibration_error (of quantiles, which counts reach in jumps). One target a
     row: several, or one for each pixel, are not independent, and their errors would be too small.
+    Several heads, y a dict: those of each under "name/score", and nll, of all together. Bounds of
+    censored targets, y [N, 2]: nll alone, since the rows that were observed are not a fair sample.
     """
-    _require_one_target(prediction)
+    if prediction.heads:
+        return _evaluate_heads(prediction, y)
     y = np.asarray(y)
+    if prediction.is_censored and y.ndim == 2 and y.shape[1] == 2:
+        return {"nll": negative_log_likelihood(prediction.log_prob(y))}
+    _require_one_target(prediction)
     y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
     if prediction.kind == "classes":
         probs, labels = classification(prediction.probs, y)

@@ -18,7 +18,7 @@ from posterity.core import records
 from posterity.core.checks import check_positive, check_whole
 from posterity.core.types import Array
 
-Kind = Literal["continuous", "classes", "counts"]
+Kind = Literal["continuous", "classes", "counts", "heads"]
 CLASSES = (dist.BernoulliLogits, dist.BernoulliProbs, dist.CategoricalLogits, dist.CategoricalProbs)
 MINIMUM_SCALE = 1e-3  # a scale that may reach zero lets a chain fall into a spike at one datum and stay there
 
@@ -76,6 +76,11 @@ class Likelihood:
             return sum((probs[..., c, None, None] * outer(jnp.asarray(c)) for c in labels), jnp.zeros(()))
         draws = jax.lax.stop_gradient(self(outputs).sample(jax.random.key(0), (512,)))
         return jax.lax.map(outer, draws).mean(0)
+
+    def information(self, outputs: Array, y: Array) -> Array:
+        """What rows with these targets tell of the outputs, [..., K, K]: `fisher`, unless a target is known in part."""
+        del y
+        return self.fisher(outputs)
 
     def marginal(self, mean: Array, covariance: Array) -> dist.Distribution:
         """The target's distribution when the outputs are N(mean, covariance), where it has a closed form."""

@@ -20,9 +20,11 @@ from posterity.core import pytrees, records
 from posterity.core.checks import is_number
 from posterity.core.types import Array, Batch, Key, Network, Params
 from posterity.models import scales
+from posterity.models.heads import Heads, with_joined_outputs
 from posterity.models.likelihoods import Likelihood
 from posterity.models.priors import Fixed, Prior, prior
 from posterity.networks.built_in import BuiltIn
+from posterity.networks.computing import in_bfloat16, rematerialised
 from posterity.networks.convolutions import with_fast_gradients
 from posterity.networks.perceptron import DROPOUT_LOGIT
 
@@ -45,6 +47,10 @@ class Model:
         tempering: What 1 / T multiplies: "posterior", the log likelihood and the log prior; "likelihood", the log
             likelihood alone.
         fixed: Values of the weights held fixed. None: `fit` sets them.
+        half_precision: Compute the network in bfloat16; weights, outputs, the densities and their sums stay as they
+            are. For training on devices that are fast at it: energies of HMC are rounded too.
+        rematerialise: Compute the network's intermediate values again for its gradient, but for about sqrt(n) of n:
+            deep networks then take less memory and more time on a GPU or TPU; on a CPU XLA undoes it.
 
     Examples:
         >>> from posterity import Gaussian, Model, Normal, mlp
@@ -59,6 +65,8 @@ class Model:
     temperature: Any = records.traced(default=1.0)
     tempering: Tempering = "posterior"
     fixed: Params = records.traced(default=None)
+    half_precision: bool = False
+    rematerialise: bool = False
 
     def __post_init__(self) -> None:
         if not (is_number(self.temperature) and 0 < self.temperature < float("inf")):
@@ -76,6 +84,8 @@ class Model:
         if isinstance(self.network, BuiltIn) and self.network.num_outputs is None:
             object.__setattr__(self, "network", self.network.with_outputs(self.likelihood.num_outputs))
         _check_network(self.network)
+        if isinstance(self.likelihood, Heads) and not isinstance(self.network, BuiltIn):
+            object.__setattr__(self, "network", with_joined_outputs(self.network, self.likelihood))
         object.__setattr__(self, "prior", prior(dist.Normal(0.0, 1.0) if self.prior is None else self.prior))
         object.__setattr__(self, "temperature", float(self.temperature))
 
@@ -175,7 +185,9 @@ class Model:
     def plain_outputs(self, params: Params, x: Any, key: Key | None = None) -> Array:
         """The same as the network wrote them; for what maps over rows."""
         params = self.complete(params)
-        return self.with_columns(self.network.apply(params["network"], x, key), params)
+        apply = rematerialised(self.network.apply) if self.rematerialise else self.network.apply
+        apply = in_bfloat16(apply) if self.half_precision else apply
+        return self.with_columns(apply(params["network"], x, key), params)
 
     def with_columns(self, outputs: Array, params: Params) -> Array:
         """Outputs of the network with the likelihood's own parameters as constant last columns."""
@@ -252,7 +264,8 @@ def _several_outputs(given: Any, likelihood: str) -> str:
     parts = f"a dictionary with {', '.join(map(repr, given))}" if isinstance(given, dict) else type(given).__name__
     return (
         f"The network gives {parts}; {likelihood} takes one array of outputs, [N, ..., K]. Choose one: "
-        f"from_function(network.init, lambda params, x, key=None: network.apply(params, x, key)[{first!r}])."
+        f"from_function(network.init, lambda params, x, key=None: network.apply(params, x, key)[{first!r}]); "
+        "or give a likelihood to each of them by name, Heads(name=...)."
     )
 
 

@@ -12,6 +12,7 @@ import numpyro.distributions as dist
 from posterity.core import records
 from posterity.core.checks import check_positive
 from posterity.core.types import Array
+from posterity.models.censored import Censored
 from posterity.models.likelihoods import Kind, Likelihood
 
 
@@ -34,6 +35,10 @@ class Rescaled(Likelihood):
 
     def __post_init__(self) -> None:
         check_positive("Rescaled", scale=self.scale)
+        if isinstance(self.likelihood, Censored):
+            raise ValueError(
+                "Rescaled(Censored(...)): bounds have no density to rescale; give Censored(Rescaled(...))."
+            )
         if self.likelihood.kind != "continuous":
             raise ValueError(
                 f"Rescaled({type(self.likelihood).__name__}): {self.likelihood.kind} have no units to change; use "
@@ -66,6 +71,9 @@ class Rescaled(Likelihood):
 
     def fisher(self, outputs: Array) -> Array:
         return self.likelihood.fisher(outputs)
+
+    def information(self, outputs: Array, y: Array) -> Array:
+        return self.likelihood.information(outputs, (y - self.shift) / self.scale)
 
     def marginal(self, mean: Array, covariance: Array) -> dist.Distribution:
         return _affine(self.likelihood.marginal(mean, covariance), self.shift, self.scale)

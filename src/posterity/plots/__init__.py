@@ -3,7 +3,7 @@
 None of them draws a legend, as several may share axes: `axes.legend()` does. `axes.figure.savefig(path)` keeps one.
 """
 
-from posterity.plots.chains import r_hat_curve, trace
+from posterity.plots.chains import r_hat_curve, trace, training
 from posterity.plots.curves import (
     against_reference,
     alarm_curve,
@@ -52,4 +52,5 @@ __all__ = [
     "split_along",
     "style",
     "trace",
+    "training",
 ]

@@ -39,6 +39,28 @@ def trace(posterior: Posterior, axes: Any = None, name: str = "log_joint") -> An
     return axes
 
 
+def training(posterior: Posterior, axes: Any = None) -> Any:
+    """The negative log likelihood per row along the run, mean over chains: of training rows, and of validation rows.
+
+    Look for: a validation loss that rises while the other falls, which is overfitting.
+    """
+    if not isinstance(posterior, Posterior):
+        raise TypeError(f"training() got {type(posterior).__name__}; expected what fit returns, a Posterior.")
+    names = {"negative_log_likelihood": "training rows", "validation_loss": "validation rows"}
+    lines = {
+        label: np.asarray(posterior.trace[name], float) for name, label in names.items() if name in posterior.trace
+    }
+    if not lines:
+        raise ValueError("This method recorded no loss of rows; trace(posterior, name=...) shows what it did record.")
+    axes = new_axes(axes)
+    for colour, (label, values) in zip(CYCLE, lines.items(), strict=False):
+        steps = np.cumsum(posterior.trace.num_steps)
+        shown = evenly_spaced(values.shape[1], MAX_RECORDS)
+        axes.plot(steps[shown], values.mean(0)[shown], color=colour, lw=1.2, label=label)
+    name_axes(axes, "step", "negative log likelihood of a row, nats")
+    return axes
+
+
 def r_hat_curve(diagnosis: Diagnosis, axes: Any = None, **style: Any) -> Any:
     """The share of inputs whose R-hat, of what is predicted there, is at most a value.
 

@@ -130,6 +130,10 @@ def audit(posterior: Posterior, reference: Posterior, x: Any) -> Audit:
             f"The posterior predicts {posterior.model.likelihood.kind} and the reference "
             f"{reference.model.likelihood.kind}; audit two posteriors of the same data."
         )
+    if posterior.model.likelihood.kind == "heads":
+        raise ValueError(
+            "An audit is of one target: audit(posterior.head(name), reference.head(name), x) of each head."
+        )
     _check_targets(posterior, reference)
     judged, referee = posterior.predict(x), Referee(reference.predict(x))
     power = 1.0 if judged.kind == "classes" else 0.5

@@ -20,6 +20,8 @@ from posterity.core.types import Array, Family
 from posterity.data.arrays import evenly_spaced
 from posterity.metrics import convergence, missing
 from posterity.metrics.convergence import MIN_DRAWS, Convergence
+from posterity.models.censored import uncensored
+from posterity.models.heads import Heads
 from posterity.models.likelihoods import class_probs
 from posterity.models.units import without_units
 from posterity.posterior.diagnosis import (
@@ -62,7 +64,7 @@ def diagnose(posterior: Posterior, x: Any, *, seed: int = 0, memory: int = DEFAU
     if "log_std" in draws and (draws["log_std"] == draws["log_std"][:1, :1]).all():
         del draws["log_std"]  # a known noise
     if family.num_draws is None or (num_draws == 1 and not _is_sampled(posterior)):
-        return _without_chains(num_chains, num_draws, prediction.mean.shape, draws)
+        return _without_chains(num_chains, num_draws, next(iter(draws.values())).shape[2:], draws)
     names, weights = _some_weights(family)
     kept, steps = _kept_trace(posterior.trace, num_draws)
     if not posterior.method.adjusted:  # nothing is ever rejected: an acceptance of 1 says nothing
@@ -109,24 +111,40 @@ def _num_starts(posterior: Posterior) -> int:
 
 def _predicted(stream: OutputStream) -> dict[str, np.ndarray]:
     """What each draw predicts at each row, in the units of the target, which float32 may not hold."""
-    likelihood, shift, scale = without_units(stream.model.likelihood)
+    given = uncensored(stream.model.likelihood)
+    likelihood, shift, scale = without_units(given)
     found = stream.map(predicted, model=records.replace(stream.model, likelihood=likelihood))
-    if "probability" in found:
+    if "log_std" not in found:
         return found
     # In this order, which a pytree does not keep: the mean comes first, and errors are those of the first.
-    if likelihood is stream.model.likelihood:
+    if likelihood is given:
         return {"mean": found["mean"], "log_std": found["log_std"]}
     return {"mean": shift + scale * found["mean"].astype(float), "log_std": np.log(scale) + found["log_std"]}
 
 
 def predicted(model: Any, block: Components) -> dict[str, Array]:
     """What each draw predicts, [n, S, ...]: probabilities of classes, or mean and log standard deviation."""
+    if isinstance(model.likelihood, Heads):
+        return {"probability or mean": _of_heads(model, model.likelihood, block)}
     marginal = block.marginal(model)
     if model.likelihood.kind == "classes":
         return {"probability": jnp.moveaxis(class_probs(marginal), 0, 1)}
     single = elementwise(marginal)
     values = {"mean": single.mean, "log_std": jnp.log(single.variance) / 2}
     return {name: jnp.moveaxis(jnp.broadcast_to(v, single.batch_shape), 0, 1) for name, v in values.items()}
+
+
+def _of_heads(model: Any, heads: Heads, block: Components) -> Array:
+    """Probabilities and means of all heads, side by side, [n, S, ..., Q]; each noise is left out."""
+    parts = []
+    for name in heads.names:
+        of_head = records.replace(model, likelihood=uncensored(heads.head(name)))
+        found = predicted(of_head, block)
+        value = found.get("mean", found.get("probability"))
+        assert value is not None
+        single = value.ndim == block.outputs.ndim - 1  # one number a place, without an axis of its own
+        parts.append(value[..., None] if single else value)
+    return jnp.concatenate(parts, -1)
 
 
 def _by_chain(values: np.ndarray, num_chains: int) -> np.ndarray:

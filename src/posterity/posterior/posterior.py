@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity.core import pytrees
+from posterity.core import pytrees, records
 from posterity.core.checks import is_number, is_whole
 from posterity.core.devices import check_process
 from posterity.core.types import Family, Key, Params
 from posterity.data.arrays import Dataset, check_inputs, check_like
+from posterity.models.heads import Heads
 from posterity.models.model import Model
 from posterity.models.priors import Prior
 from posterity.posterior import diagnose
@@ -152,8 +153,13 @@ class Posterior:
         inputs = check_inputs(x)
         single = self.family.num_draws == 1 and not self._has_closed_form
         chosen: Score = score or "epistemic"
-        if score is None and (single or self.model.likelihood.kind == "classes"):
+        kind = self.model.likelihood.kind
+        if score is None and (single or kind == "classes"):
             chosen = "logits" if self.family.num_draws is None else "features"
+        if kind == "heads":
+            if score not in (None, "features"):
+                raise ValueError(f"score={score!r} is of one target; with several heads choose 'features'.")
+            chosen = "features"
         distance = None
         if chosen == "features":
             distance = self.feature_distance()
@@ -186,6 +192,13 @@ class Posterior:
             )
         return Conformal(self.predict(self.held_out.x), self.held_out.y, self.held_out.weight)
 
+    def head(self, name: str) -> Posterior:
+        """The posterior as that of one of several heads: to diagnose it or to audit it by itself."""
+        likelihood = self.model.likelihood
+        if not isinstance(likelihood, Heads):
+            raise TypeError(f"{type(likelihood).__name__} describes one target; head({name!r}) is for Heads.")
+        return dataclasses.replace(self, model=records.replace(self.model, likelihood=likelihood.head(name)))
+
     def feature_distance(self) -> FeatureDistance:
         """How far a row's last hidden features lie from those of the training rows, over draws or starting weights."""
         stored = self.family.num_draws
@@ -212,8 +225,8 @@ class Posterior:
                 "weights they act on, predict(x).outputs what the draws come to."
             )
         fresh = num_draws is None and family.num_draws is None
-        family, draws = family.at_hand(self._choose(1 if fresh else num_draws))
         key = _draw_key(seed)
+        family, draws = family.at_hand(key, self._choose(1 if fresh else num_draws))
         return jax.vmap(lambda index: family.weights(self.model, key, index))(jnp.asarray(draws))
 
     def as_prior(self, *, widen: float = 1.0, num_draws: int = WIDTH_DRAWS, seed: int = 0) -> Prior:

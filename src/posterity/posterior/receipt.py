@@ -14,6 +14,7 @@ import numpy as np
 from posterity.core import pytrees
 from posterity.core.devices import precision
 from posterity.data.arrays import Dataset
+from posterity.models.heads import Heads
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.storage.codec import fingerprint
@@ -92,6 +93,7 @@ def make_receipt(
     model: Model,
     method: Any,
     rows: Dataset,
+    num_data: int,
     seed: int,
     num_chains: int,
     num_steps: int,
@@ -107,7 +109,7 @@ def make_receipt(
     applies = method.targets_temperature or (method.uses_prior and model.tempering == "likelihood")
     return Receipt(
         method=_settings(method),
-        num_data=rows.num_rows,
+        num_data=num_data,
         num_weights=pytrees.size(shapes),
         num_chains=num_chains,
         num_steps=num_steps,
@@ -153,6 +155,8 @@ def _devices(used: tuple[int, int]) -> str:
 
 
 def _settings(value: Any) -> str:
+    if isinstance(value, Heads):
+        return f"Heads({', '.join(f'{name}={_settings(head)}' for name, head in value.items())})"
     shown = [f for f in dataclasses.fields(value) if getattr(value, f.name) != f.default or f.name == "scale"]
     parts = [f"{f.name}={_short(getattr(value, f.name))}" for f in shown]
     return f"{type(value).__name__}({', '.join(parts)})"

@@ -17,8 +17,10 @@ import numpy as np
 from posterity import metrics
 from posterity.core import records
 from posterity.core.checks import is_number
-from posterity.data.arrays import check_numbers
+from posterity.data.arrays import check_numbers, join_targets, read_targets, split_targets
 from posterity.metrics import convergence
+from posterity.models.censored import Censored, uncensored
+from posterity.models.heads import Heads
 from posterity.models.units import Rescaled, without_units
 from posterity.prediction import mixture, uncertainty
 from posterity.prediction.novelty import Calibration
@@ -38,6 +40,7 @@ class Prediction:
         stream: Network outputs of the draws at these rows.
         calibration: Scores of held-out rows, for p-values. None: there are none.
         as_calibrated: Predicts these rows as the held-out ones were predicted. None: this prediction does so already.
+        head: Which of several heads it is of. None: of the whole target.
     """
 
     def __init__(
@@ -45,25 +48,48 @@ class Prediction:
         stream: OutputStream,
         calibration: Calibration | None = None,
         as_calibrated: Callable[[], Prediction] | None = None,
+        head: str | None = None,
     ) -> None:
         self._stream = stream
         self._calibration = calibration
         self._as_calibrated = as_calibrated
-        likelihood, self._shift, self._scale = without_units(stream.model.likelihood)
-        self._has_units = isinstance(stream.model.likelihood, Rescaled)
-        self._model = records.replace(stream.model, likelihood=likelihood) if self._has_units else stream.model
+        whole = stream.model.likelihood
+        self._observed = whole.head(head) if head is not None and isinstance(whole, Heads) else whole
+        given = uncensored(self._observed)
+        likelihood, self._shift, self._scale = without_units(given)
+        self._has_units = isinstance(given, Rescaled)
+        self._model = stream.model if likelihood is whole else records.replace(stream.model, likelihood=likelihood)
 
     def __repr__(self) -> str:
         """What there is to ask for: computing any of it may take long."""
         rows, draws = self._stream.num_rows, self.num_draws
+        if self.heads:
+            asked = ", ".join(f"[{name!r}]" for name in self.heads)
+            return f"<Prediction of several heads at {rows} rows by {draws} draws: {asked}, log_prob(y), sample()>"
         uncertainty = "total, aleatoric, epistemic" + (", ood" if self._calibration is not None else "")
         first = "probs, label" if self.kind == "classes" else "mean, std, interval(0.9)"
         return f"<Prediction of {self.kind} at {rows} rows by {draws} draws: {first}, log_prob(y), {uncertainty}>"
 
     @property
     def kind(self) -> str:
-        """'continuous', 'classes' or 'counts'."""
-        return self._stream.model.likelihood.kind
+        """'continuous', 'classes' or 'counts'; 'heads' where a row has several targets of different kinds."""
+        return self._observed.kind
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """Names of the heads; none where the target is one."""
+        return self._observed.names if isinstance(self._observed, Heads) else ()
+
+    @property
+    def is_censored(self) -> bool:
+        """Whether the target may be given as pairs of bounds."""
+        return isinstance(self._observed, Censored)
+
+    def __getitem__(self, head: str) -> Prediction:
+        """The prediction of one head, by the same draws."""
+        if not self.heads:
+            raise TypeError(f"This prediction is of one target; prediction[{head!r}] is for likelihoods such as Heads.")
+        return Prediction(self._stream, self._calibration, self._as_calibrated, head)
 
     @property
     def num_draws(self) -> int:
@@ -173,6 +199,16 @@ class Prediction:
     def draw_log_probs(self, y: Any) -> np.ndarray:
         """log p(y) under each draw, [S, N]; for a closed form under each Gaussian."""
         return self._log_density(mixture.draw_log_probs, y).T
+        """log p(y) of the mixture, by log-mean-exp over draws, [N]; of several heads, of a dict of targets."""
+        if self.heads or self.is_censored:
+            y = self._as_trained(y)
+            model = records.replace(self._model, likelihood=self._observed)
+            return self._stream.map(mixture.log_prob, y, model=model)
+        y = self._targets(y)
+        if not self._has_units:
+            return self._map(mixture.log_prob, y)
+        log_prob = self._map(mixture.log_prob, (y - self._shift) / self._scale)
+        return log_prob - np.log(self._scale) * np.prod(y.shape[1:])
 
     def log_prob_gaussian(self, y: Any) -> np.ndarray:
         """log N(y; mean, std^2): the moment-matched Gaussian some papers report instead; not the mixture's."""
@@ -181,16 +217,22 @@ class Prediction:
         log_prob = metrics.gaussian_log_prob(self.mean.ravel(), self.std.ravel(), y.ravel())
         return log_prob.reshape(len(y), -1).sum(-1)
 
-    def sample(self, num_samples: int = 100, seed: int = 0) -> np.ndarray:
+    def sample(self, num_samples: int = 100, seed: int = 0) -> Any:
         """Draws of the target, [num_samples, N, ...]: each is one draw of the function with noise at every row.
 
-        A closed form knows each row by itself, so there functions are drawn for the purpose.
+        Of several heads a dict of such arrays, drawn together. A closed form knows each row by itself, so there
+        functions are drawn for the purpose.
         """
+        drawn = self._sample(num_samples, seed)
+        return split_targets(drawn, self._observed) if isinstance(self._observed, Heads) else drawn
+
+    def _sample(self, num_samples: int, seed: int = 0) -> np.ndarray:
         rows, stream = np.arange(self._stream.num_rows), self._stream
         if stream.closed_form:
             stream = stream.of_fresh_draws(num_samples)
         shared = (jax.random.key(seed), jnp.zeros(num_samples))
-        return np.moveaxis(self._in_units(stream.map(mixture.samples, rows, shared=shared, model=self._model)), 1, 0)
+        drawn = stream.map(mixture.samples, rows, shared=shared, model=self._model)
+        return np.moveaxis(self._in_units(drawn), 1, 0)
 
     def draw_samples(self, num_each: int, seed: int = 0) -> np.ndarray:
         """Draws of the target, so many from each draw of the weights, in their order: [S, num_each, N, ...].
@@ -215,7 +257,7 @@ class Prediction:
                 y.ravel(),
             )
         else:
-            drawn = self.sample(max(CRPS_SAMPLES, self.num_draws))
+            drawn = self._sample(max(CRPS_SAMPLES, self.num_draws))
             score = metrics.crps_samples_rows(drawn.reshape(len(drawn), -1), y.ravel())
         return score.reshape(y.shape)
 
@@ -290,6 +332,7 @@ class Prediction:
 
     def _map(self, function: Callable[..., Any], *per_row: Any, shared: tuple[Any, ...] = ()) -> Any:
         """What the stream makes of z, in units of its own."""
+        self._forbid_heads(function.__name__)
         return self._stream.map(function, *per_row, shared=shared, model=self._model)
 
     def _log_density(self, function: Callable[..., Any], y: Any) -> np.ndarray:
@@ -305,11 +348,7 @@ class Prediction:
         return self._shift + self._scale * values.astype(float) if self._has_units else values
 
     def _targets(self, y: Any) -> np.ndarray:
-        y = check_numbers(y, "y")
-        if y.ndim == 0 or len(y) != self._stream.num_rows:
-            raise ValueError(
-                f"The prediction has {self._stream.num_rows} rows and y has shape {y.shape}; make them agree."
-            )
+        y = self._rows(check_numbers(y, "y"))
         expected = self.mean.shape[:-1] if self.kind == "classes" else self.mean.shape
         # Axes of length 1 come and go; any other change of shape would pair targets with the wrong outputs.
         if [n for n in y.shape if n != 1] != [n for n in expected if n != 1]:
@@ -327,7 +366,33 @@ class Prediction:
             raise ValueError(f"y must hold {values}; it has values such as {y.min()} and {y.max()}.")
         return whole
 
+    def _as_trained(self, y: Any) -> np.ndarray:
+        """Targets in the form that they are trained on: pairs of bounds, or those of all heads side by side."""
+        y = read_targets(y, self._observed)
+        if isinstance(self._observed, Heads):
+            return join_targets({name: self[name]._as_trained(y[name]) for name in self.heads}, self._observed)
+        if not self.is_censored:
+            return self._targets(y)
+        if self._rows(y).shape[:-1] != self.mean.shape:
+            raise ValueError(f"y has bounds of shape {y.shape}; expected (lower, upper) for each of {self.mean.shape}.")
+        return y
+
+    def _rows(self, y: np.ndarray) -> np.ndarray:
+        if y.ndim == 0 or len(y) != self._stream.num_rows:
+            raise ValueError(
+                f"The prediction has {self._stream.num_rows} rows and y has shape {y.shape}; make them agree."
+            )
+        return y
+
+    def _forbid_heads(self, name: str) -> None:
+        if self.heads:
+            raise ValueError(
+                f"This prediction has the heads {', '.join(self.heads)}, each with its own {name}: ask one of them, "
+                f"prediction[{self.heads[0]!r}]."
+            )
+
     def _require(self, kind: str, name: str, instead: str) -> None:
+        self._forbid_heads(name)
         if self.kind != kind:
             raise ValueError(f"{name} is for {kind}; this target is {self.kind}: use {instead}.")
 

@@ -49,7 +49,7 @@ class Sizes(NamedTuple):
     width: int  # rows of a block
     draws: int  # of a call
     together: int  # of these, side by side
-    num_blocks: int  # computed in one pass over the draws; 1 where draws need not be read from disk
+    num_blocks: int  # computed in one pass over the draws; 1 where draws are at hand
     keep: bool  # whether all blocks fit the budget
 
 
@@ -131,7 +131,7 @@ class OutputStream:
                 done += 1
 
     def _compute(self, blocks: Sequence[slice]) -> list[Components]:
-        """The components of some blocks of rows: draws that must be read from disk are read once for all of them."""
+        """The components of some blocks of rows: draws that must be read or made are, once for all of them."""
         width, count, together, *_ = self._sizes
         inputs = [jax.tree.map(lambda leaf: jnp.asarray(_pad(leaf[rows], width)), self.x) for rows in blocks]  # noqa: B023
         if self.closed_form:
@@ -139,12 +139,12 @@ class OutputStream:
         parts: list[list[Array]] = [[] for _ in blocks]
         for first in range(0, len(self.draws), count):
             index = self.draws[first : first + count]
-            family, local = self.family.at_hand(_pad(index, count))
+            family, local = self.family.at_hand(self.key, _pad(index, count))
             for x, computed in zip(inputs, parts, strict=True):
                 outputs = _draw_outputs(self.model, family, self.key, x, jnp.asarray(local), together)
                 computed.append(outputs if len(index) == count else outputs[: len(index)])
             if family is not self.family:
-                jax.block_until_ready(parts)  # before more is read: what waits to be computed holds its draws
+                jax.block_until_ready(parts)  # before more is read or made: what waits to be computed holds its draws
                 del family
         return [Components(_concatenate(parts.pop(0))) for _ in blocks]
 
@@ -175,7 +175,9 @@ class OutputStream:
                 program = jax.make_jaxpr(lambda family, x: family.moments(self.model, x))(self.family, x)
             else:
                 call = lambda family, x: family.outputs(self.model, self.key, x, jnp.zeros(1, int))  # noqa: E731
-                program = jax.make_jaxpr(call)(self.family.at_hand(self.draws[:1])[0], x)
+                # Shapes alone: draws that must be made would be compiled for, one more time.
+                one = jax.eval_shape(lambda key: self.family.at_hand(key, self.draws[:1])[0], self.key)
+                program = jax.make_jaxpr(call)(one, x)
             values = sum(var.aval.size * 4 for eqn in program.eqns for var in eqn.outvars)
             sizes.append((sum(aval.size * 4 for aval in program.out_avals) // rows, values))
         per_row = max(sizes[1][1] - sizes[0][1], sizes[0][0])

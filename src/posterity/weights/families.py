@@ -52,8 +52,9 @@ class WeightFamily:
     def moments(self, model: ModelLike, x: Any) -> tuple[Array, Array]:
         raise NotImplementedError(f"The outputs of {type(self).__name__} have no moments in closed form.")
 
-    def at_hand(self, draws: np.ndarray) -> tuple[Family, np.ndarray]:
+    def at_hand(self, key: Key, draws: np.ndarray) -> tuple[Family, np.ndarray]:
         """A family for compiled programs that has these draws in memory, and their numbers there."""
+        del key
         return self, draws
 
 
@@ -78,7 +79,48 @@ class Samples(WeightFamily):
 
 
 @records.record
-class DiagonalGaussian(WeightFamily):
+class DrawsAtHand(WeightFamily):
+    """Some draws in memory, [n, ...]: each a chain of its own, with the fixed weights of the chain it came from."""
+
+    draws: Params = records.traced()
+    chains: Array = records.traced()  # [n]
+    fixed: Params = records.traced(default=None)
+
+    @property
+    def num_draws(self) -> int:  # type: ignore[override]
+        return self.num_chains
+
+    def point(self) -> Params:
+        return self.draws
+
+    def draw(self, key: Key, index: Array) -> Params:
+        del key
+        return pytrees.take_rows(self.draws, index)
+
+    def bound(self, model: ModelLike, index: Array) -> ModelLike:
+        return model.bind(pytrees.take_rows(self.fixed, self.chains[index]))
+
+
+class FreshDraws(WeightFamily):
+    """A family whose draws take time to make: made once, they serve all blocks of rows."""
+
+    @property
+    def bytes_of_draw(self) -> int:  # type: ignore[override]
+        return sum(leaf.nbytes for leaf in jax.tree.leaves(self.point())) // self.num_chains
+
+    def at_hand(self, key: Key, draws: np.ndarray) -> tuple[Family, np.ndarray]:
+        made = _made(self, key, jnp.asarray(draws))
+        return DrawsAtHand(made, jnp.asarray(draws % self.num_chains), self.fixed), np.arange(len(draws))
+
+
+@jax.jit
+def _made(family: FreshDraws, key: Key, draws: Array) -> Params:
+    """The free weights of these draws, [len(draws), ...]."""
+    return jax.vmap(lambda index: family.draw(key, index))(draws)
+
+
+@records.record
+class DiagonalGaussian(FreshDraws):
     """w ~ N(mean, diag(scale^2))."""
 
     mean: Params = records.traced()
@@ -96,7 +138,7 @@ class DiagonalGaussian(WeightFamily):
 
 
 @records.record
-class LowRankGaussian(WeightFamily):
+class LowRankGaussian(FreshDraws):
     """w ~ N(mean, (diag(scale^2) + D D^T / (R - 1)) / 2), D the deviations [C, R, ...] (Maddox et al. 2019, eq. 1)."""
 
     mean: Params = records.traced()
@@ -109,16 +151,19 @@ class LowRankGaussian(WeightFamily):
 
     def draw(self, key: Key, index: Array) -> Params:
         chain = index % self.num_chains
-        mean, scale, deviations = pytrees.take_rows((self.mean, self.scale, self.deviations), chain)
+        mean, scale = pytrees.take_rows((self.mean, self.scale), chain)
         key_diagonal, key_rank = jax.random.split(jax.random.fold_in(key, index))
         noise = pytrees.normal_like(key_diagonal, mean)
-        rank = pytrees.num_rows(deviations)
+        rank = jax.tree.leaves(self.deviations)[0].shape[1]
         along = jax.random.normal(key_rank, (rank,)) / jnp.sqrt(max(rank - 1, 1))
+        # Zero for other chains: mapped over draws this is one product of matrices. Taken from its chain for each draw,
+        # the deviations would be copied for each, and a prediction take eight times as long.
+        along = jnp.zeros((self.num_chains, rank), along.dtype).at[chain].set(along)
 
         def leaf(m: Array, s: Array, d: Array, e: Array) -> Array:
-            return m + (s * e + jnp.tensordot(along.astype(d.dtype), d, 1)) / jnp.sqrt(2.0).astype(m.dtype)
+            return m + (s * e + jnp.tensordot(along.astype(d.dtype), d, 2)) / jnp.sqrt(2.0).astype(m.dtype)
 
-        return jax.tree.map(leaf, mean, scale, deviations, noise)
+        return jax.tree.map(leaf, mean, scale, self.deviations, noise)
 
 
 @records.record

@@ -17,11 +17,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from posterity.core import pytrees, records
-from posterity.core.types import Array, Family, Key, ModelLike, Params
+from posterity.core import records
+from posterity.core.types import Array, Family, Key, Params
 from posterity.storage.codec import StoreError
 from posterity.storage.folder import Writer, open_file
-from posterity.weights.families import Samples, WeightFamily
+from posterity.weights.families import DrawsAtHand, Samples, WeightFamily
 
 SHARD_BYTES = 64 * 2**20  # of a file of draws; a single draw of every chain may take more
 HELD_BYTES = 64 * 2**20  # draws of at most this size are read into memory
@@ -135,29 +135,6 @@ class StoredArray:
 
 
 @records.record
-class DrawsAtHand(WeightFamily):
-    """Some draws in memory, [n, ...]: each a chain of its own, with the fixed weights of the chain it came from."""
-
-    draws: Params = records.traced()
-    chains: Array = records.traced()  # [n]
-    fixed: Params = records.traced(default=None)
-
-    @property
-    def num_draws(self) -> int:  # type: ignore[override]
-        return self.num_chains
-
-    def point(self) -> Params:
-        return self.draws
-
-    def draw(self, key: Key, index: Array) -> Params:
-        del key
-        return pytrees.take_rows(self.draws, index)
-
-    def bound(self, model: ModelLike, index: Array) -> ModelLike:
-        return model.bind(pytrees.take_rows(self.fixed, self.chains[index]))
-
-
-@records.record
 class StoredSamples(WeightFamily):
     """Draws on disk, [C, D, ...]: `Samples` whose memory is what is asked of it at a time."""
 
@@ -207,7 +184,8 @@ class StoredSamples(WeightFamily):
         leaves = jax.pure_callback(read, shapes, index, vmap_method="broadcast_all")
         return jax.tree.unflatten(self.structure, leaves)
 
-    def at_hand(self, draws: np.ndarray) -> tuple[Family, np.ndarray]:
+    def at_hand(self, key: Key, draws: np.ndarray) -> tuple[Family, np.ndarray]:
+        del key
         rows = jax.tree.map(jnp.asarray, self._read(draws))
         return DrawsAtHand(rows, jnp.asarray(draws % self.num_chains), self.fixed), np.arange(len(draws))
 

@@ -24,10 +24,10 @@ def ctrl_c_after(steps):
     """Press Ctrl-C in the segment that comes so far in the plan, counted in steps."""
     original = running.advance
 
-    def advance(layout, shared, chains, span):
+    def advance(layout, shared, chains, span, feed):
         if span.offset + span.last_stride * span.thin > steps:
             os.kill(os.getpid(), signal.SIGINT)
-        return original(layout, shared, chains, span)
+        return original(layout, shared, chains, span, feed)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(running, "advance", advance)

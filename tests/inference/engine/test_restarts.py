@@ -170,9 +170,9 @@ def test_ctrl_c_is_seen_while_stuck_chains_start_afresh(tmp_path, monkeypatch):
 
     advance, taken, asked = run.advance, [], []
 
-    def counted(layout, shared, chains, span):
+    def counted(layout, shared, chains, span, feed):
         taken.append(span.first_stride)
-        return advance(layout, shared, chains, span)
+        return advance(layout, shared, chains, span, feed)
 
     with monkeypatch.context() as patch:
         patch.setattr(HMC, "stuck", stuck)

@@ -12,7 +12,7 @@ import pytest
 from sklearn.datasets import load_digits
 
 from posterity import metrics
-from posterity.core import records
+from posterity.core import pytrees, records
 from posterity.core.types import Batch, Clock
 from posterity.inference.engine.driver import fit
 from posterity.inference.methods.point import MAP
@@ -214,3 +214,30 @@ def test_a_likelihood_temperature_weighs_the_prior_and_not_the_step():
     weights, design = flat({"network": START}).astype(float), np.c_[x, np.ones(NUM_ROWS)].astype(float)
     gradient = design.T @ (y - design @ weights) / 0.5**2 - temperature * weights
     np.testing.assert_allclose(moved, weights + rate * gradient / NUM_ROWS, rtol=1e-5)
+
+
+@pytest.mark.parametrize("num_chains", [1, 3])
+def test_draws_are_those_of_the_formula_and_made_once(num_chains):
+    """Against mean + (scale e + D z / sqrt(R - 1)) / sqrt(2) by hand; blocks of rows share what was made."""
+    rng = np.random.default_rng(0)
+    shape = {"w": (4, 3), "b": (3,)}
+
+    def arrays(*lead):
+        return {name: rng.normal(size=(num_chains, *lead, *sizes)).astype(np.float32) for name, sizes in shape.items()}
+
+    mean, scale, deviations = arrays(), arrays(), arrays(5)
+    family, key = LowRankGaussian(mean, scale, deviations), jax.random.key(2)
+    index = np.array([0, 4, 7])
+    made, local = family.at_hand(key, index)
+    assert made.num_draws == 3
+    for number, draw in zip(local, index, strict=True):
+        chain = draw % num_chains
+        key_diagonal, key_rank = jax.random.split(jax.random.fold_in(key, draw))
+        noise = pytrees.normal_like(key_diagonal, jax.tree.map(lambda leaf: leaf[0], mean))
+        along = np.asarray(jax.random.normal(key_rank, (5,))) / 2
+        found, drawn = made.draw(key, number), family.draw(key, draw)
+        for name in shape:
+            low_rank = np.tensordot(along, deviations[name][chain], 1)
+            expected = mean[name][chain] + (scale[name][chain] * noise[name] + low_rank) / np.sqrt(2)
+            np.testing.assert_allclose(found[name], expected, rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(drawn[name], expected, rtol=1e-5, atol=1e-6)

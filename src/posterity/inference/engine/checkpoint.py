@@ -76,6 +76,15 @@ class Checkpoint:
             "at": encode(job.at, arrays, "at"),
             "precision": precision(),
         }
+        if job.source is not None:
+            description["source"] = {
+                "num_rows": job.source.num_rows,
+                "in_order": job.source.in_order,
+                "remark": job.source.remark,
+                "shares": job.shares,
+            }
+        if job.augment is not None:
+            description["augment"] = True
         writer = Writer(folder, together=True, ours=ours)
         writer.arrays("job", arrays)
         made = cls(writer, description)

@@ -21,14 +21,20 @@ import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from posterity.core import pytrees, records
+from posterity.core.checks import is_number
 from posterity.core.devices import check_process, device_mesh, double_precision, fetch
 from posterity.core.types import Params
 from posterity.data.arrays import calibration_inputs, dataset, diagnosed_inputs, stopping_rows
+from posterity.data.augment import REMARK, Augment, check_augment
+from posterity.data.batches import num_batches
+from posterity.data.sources import refuse_full_batches, set_aside, source_of
+from posterity.inference.engine.callbacks import Callback, averages
 from posterity.inference.engine.checkpoint import Checkpoint
 from posterity.inference.engine.concerns import of_loss, warn_of_rows, with_warnings
+from posterity.inference.engine.feed import begin_chains
 from posterity.inference.engine.interrupt import polite_interrupt
 from posterity.inference.engine.job import Job, Run, ScheduledPhase, Session, Until
-from posterity.inference.engine.program import begin, chains_at_start
+from posterity.inference.engine.program import chains_at_start
 from posterity.inference.engine.progress import ProgressBar
 from posterity.inference.engine.restarts import leave_out_stuck, restart_stuck, warn_unmoved
 from posterity.inference.engine.rounds import lengthened, sample_until
@@ -43,7 +49,7 @@ from posterity.inference.engine.start import (
     with_origin,
 )
 from posterity.inference.methods.method import Method, Result
-from posterity.inference.methods.sampler import NoDrawsError
+from posterity.inference.methods.sampler import NoDrawsError, Sampler
 from posterity.models.model import Model
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.posterior import Posterior
@@ -68,6 +74,9 @@ def fit(
     budget: float | None = None,
     until: Until | None = None,
     at: Any = None,
+    num_rows: int | None = None,
+    augment: Augment | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> Posterior:
     """Infer the weights of a model from data by a method.
@@ -75,7 +84,8 @@ def fit(
     Args:
         model: Network, likelihood, prior, temperature.
         method: What infers: `MAP()`, `Laplace()`, `HMC()`, with its settings.
-        data: `(x, y)` or `(x, y, weight)`; x may be any pytree of arrays with a common first axis.
+        data: `(x, y)` or `(x, y, weight)`; x may be any pytree of arrays with a common first axis. Memory maps of more
+            than 1 GB are read as the run goes, and so is a loader: any iterable of such batches.
         seed: The same seed gives the same result on the same machine, versions and devices.
         chains: Independent runs, all in one program; the posterior is their equal mixture.
         holdout: A share of the rows (0.1), or inputs, set aside to calibrate out-of-distribution p-values. A share
@@ -87,6 +97,9 @@ def fit(
         budget: Seconds after which the run ends with what it has; one with a store can go on later.
         until: "good" or "usable": sample in rounds until the diagnosis says so, or the budget ends.
         at: Inputs to diagnose at; by default those held out, or a hundred of the rows.
+        num_rows: Rows of an epoch of a loader.
+        augment: A function of a key and the inputs of one row, which changes them at random at every step of training.
+        callbacks: Functions of (step, metrics, posterior), called about once a second, such as `CSVLog("log.csv")`.
         progress: Show a bar on standard error when it is a terminal.
 
     Examples:
@@ -100,22 +113,30 @@ def fit(
     check_process()
     check_arguments(model, method, seed, chains, budget)
     check_goal(method, until, at)
-    rows = given = dataset(data, model.likelihood)
-    rows, calibration, held_out = calibration_inputs(rows, holdout, seed)
-    rows, validation_rows = stopping_rows(rows, validation, seed, model.likelihood)
+    source = all_rows = source_of(data, model.likelihood, num_rows)
+    if source is None:
+        rows = given = dataset(data, model.likelihood)
+        rows, calibration, held_out = calibration_inputs(rows, holdout, seed)
+        rows, validation_rows = stopping_rows(rows, validation, seed, model.likelihood)
+    else:
+        source, aside, validation_rows = set_aside(source, holdout, validation, seed, model.likelihood)
+        calibration, held_out = aside
+        rows = given = source.sample
     num_chains = method.num_chains if chains is None else int(chains)
     job = Job(model, method, rows, validation_rows, calibration, int(seed), num_chains, mesh, plain_json(metadata))
     job = job._replace(held_out=held_out)
     if until is not None:
         job = job._replace(until=until, at=diagnosed_inputs(at, rows, calibration))
+    shares = tuple(float(share) if is_number(share) else None for share in (holdout, validation))
+    job = job._replace(source=source, shares=shares, augment=augment)
     start = _checked_start(job)
     warn_of_rows(rows, model)
     if store is None:
-        return run_job(job, None, budget, progress, start)
-    job = job._replace(given=fingerprint(tuple(given)))
+        return run_job(job, None, budget, progress, start, callbacks)
+    job = job._replace(given=fingerprint(tuple(given)) if all_rows is None else all_rows.fingerprint())
     job = job._replace(method=with_origin(model, method, rows, num_chains))
     with hold(Path(store)):
-        return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start)
+        return run_job(job, Checkpoint.create(Path(store), job), budget, progress, start, callbacks)
 
 
 def run_job(
@@ -124,6 +145,7 @@ def run_job(
     budget: float | None = None,
     progress: bool = True,
     start: Start | None = None,
+    callbacks: Sequence[Callback] = (),
 ) -> Posterior:
     """Run the stages of a job, from where its checkpoint stands if it has one; `start`: of the first, if known."""
     begun = time.perf_counter()
@@ -141,7 +163,7 @@ def run_job(
         # A budget is for all stages: those before the last may use half of it, those before the one before a quarter.
         deadline = None if budget is None else begun + budget / 2 ** (len(stages) - 1 - number)
         phases, start, execution = schedule(stage, start if posterior is None else starting_point(stage))
-        run = _run_stage(stage, store, phases, start, deadline, progress)
+        run = _run_stage(stage, store, phases, start, deadline, progress, callbacks)
         if run.progress.ended == "interrupted" and not is_last:
             names = [type(each.method).__name__ for each in stages[number : number + 2]]
             kept = "resume() goes on with it" if store is not None else "give fit a store to go on later"
@@ -205,8 +227,17 @@ def _checked_start(job: Job) -> Start:
     free, fixed = pytrees.take_rows((start.free, start.fixed), 0)
     check_shapes(job.model, free, fixed, job.rows)
     for stage in stages:
-        stage.method.plan(job.rows.num_rows)
+        phases = stage.method.plan(job.num_rows)
+        if job.source is not None and any(num_batches(job.num_rows, phase.batch_size) == 1 for phase in phases):
+            refuse_full_batches(type(stage.method).__name__, job.source)
         stage.method.check(job.model.bind(fixed), free, job.rows)
+    if job.augment is not None:
+        check_augment(job.augment, job.rows)
+        if isinstance(job.method, Sampler) and not job.method.augments:
+            raise ValueError(
+                f"{type(job.method).__name__} samples one fixed density, which augment would change at every step: "
+                "leave augment out, or use SGHMC() or another method of minibatches."
+            )
     return start
 
 
@@ -217,9 +248,12 @@ def _run_stage(
     start: Start,
     deadline: float | None,
     progress: bool,
+    callbacks: Sequence[Callback],
 ) -> Run:
     """Run what is left of every phase of a stage, and further rounds of it where a verdict is asked for."""
     session = Session(job, ProgressBar(type(job.method).__name__, phases[-1].last_step, progress), Event(), checkpoint)
+    if callbacks:
+        session = session._replace(notify=partial(_notify, callbacks, job, phases[0].layout.mesh))
 
     def run_phases(phases: Sequence[ScheduledPhase], run: Run) -> Run:
         begins, last_step = time.perf_counter(), phases[-1].last_step
@@ -239,6 +273,12 @@ def _run_stage(
         run = _first_run(session, phases, start)
         run = run_phases(lengthened(phases, run.progress.lengths), run)
         return run if job.until is None else sample_until(job.until, session, phases, run, judge, run_phases)
+
+
+def _notify(callbacks: Sequence[Callback], job: Job, mesh: Mesh, run: Run) -> None:
+    """Call all callbacks with what the last segment brought."""
+    for callback in callbacks:
+        callback(run.progress.num_steps, averages(run.trace[-1]), lambda: _posterior(job, None, run, mesh, 0.0))
 
 
 def _end_phase(session: Session, here: ScheduledPhase, run: Run) -> Run:
@@ -277,6 +317,7 @@ def _posterior(
         model=result.model,
         method=job.method,
         rows=job.rows,
+        num_data=job.num_rows,
         seed=job.seed,
         num_chains=job.num_chains,
         num_steps=run.progress.num_taken,
@@ -285,7 +326,7 @@ def _posterior(
         restarts=run.progress.num_restarts,
         num_devices=(mesh.shape["chain"], mesh.shape["data"]),
         notes=run.progress.notes,
-        remarks=remarks,
+        remarks=(*remarks, *_unusual(job)),
         trace=run.history(),
     )
     return Posterior(
@@ -300,10 +341,17 @@ def _posterior(
     )
 
 
+def _unusual(job: Job) -> tuple[str, ...]:
+    """What is to be known of the rows of a run, and of how its network was computed."""
+    read = () if job.source is None else (job.source.remark,)
+    changed = () if job.augment is None else (REMARK,)
+    return (*read, *changed, *(("the network was computed in bfloat16",) if job.model.half_precision else ()))
+
+
 def _first_run(session: Session, phases: Sequence[ScheduledPhase], start: Start) -> Run:
     """The chains at their start, or where the checkpoint has them."""
     if session.checkpoint is None or not session.checkpoint.has_state:
-        run = Run(begin(phases[0].layout, phases[0].shared, *start))
+        run = Run(begin_chains(phases[0], *start))
         return _note_same_start(session, phases, run, start.free)
     run = _restored(phases[0], start, session.checkpoint, session.num_chains)
     if not run.progress.is_unfinished:

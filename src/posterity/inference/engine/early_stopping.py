@@ -5,6 +5,8 @@ It happens inside the compiled loop, at fixed steps, so the result does not depe
 
 from __future__ import annotations
 
+import functools
+from collections import namedtuple
 from typing import Any, NamedTuple
 
 import jax
@@ -13,6 +15,8 @@ import jax.numpy as jnp
 from posterity.core import pytrees
 from posterity.core.types import Array, Batch, Clock, Kernel, Key, Params
 
+LOOKING = 2**30  # folded into the key of the start, clear of what kernels split it into
+
 
 class EarlyStoppingState(NamedTuple):
     current: Any
@@ -20,6 +24,7 @@ class EarlyStoppingState(NamedTuple):
     best_loss: Array
     num_worse: Array  # looks since the best one
     stopped: Array
+    last_loss: Array  # of the latest look; before the first one, at the start
 
     @property
     def params(self) -> Params:
@@ -29,6 +34,8 @@ class EarlyStoppingState(NamedTuple):
 def stop_early(kernel: Kernel, validation: Batch, every: Any, patience: Any) -> Kernel:
     """Look at the validation loss every `every` steps; stop after `patience` looks without a better one.
 
+    What a step records has the latest loss besides, `validation_loss`.
+
     The last step is looked at too, and before the first look the best state is the latest one: a run shorter than
     `every` steps, by its plan or by a budget, must not end where it began.
     """
@@ -37,7 +44,9 @@ def stop_early(kernel: Kernel, validation: Batch, every: Any, patience: Any) -> 
 
     def init(key: Key, params: Params, batch: Batch, clock: Clock) -> EarlyStoppingState:
         state = kernel.init(key, params, batch, clock)
-        return EarlyStoppingState(state, state, jnp.asarray(jnp.inf), jnp.zeros((), int), jnp.asarray(False))
+        infinite = jnp.asarray(jnp.inf)
+        loss = _recorded(validate(jax.random.fold_in(key, LOOKING), state, validation), infinite)
+        return EarlyStoppingState(state, state, infinite, jnp.zeros((), int), jnp.asarray(False), loss)
 
     def look(key: Key, state: EarlyStoppingState) -> EarlyStoppingState:
         loss = validate(key, state.current, validation).astype(state.best_loss.dtype)
@@ -49,6 +58,7 @@ def stop_early(kernel: Kernel, validation: Batch, every: Any, patience: Any) -> 
             jnp.where(better, loss, state.best_loss),
             num_worse,
             state.stopped | (num_worse >= patience),
+            jnp.where(state.stopped, state.last_loss, _recorded(loss, state.best_loss)),
         )
 
     def step(key: Key, state: EarlyStoppingState, batch: Batch, clock: Clock) -> tuple[EarlyStoppingState, Any]:
@@ -58,6 +68,18 @@ def stop_early(kernel: Kernel, validation: Batch, every: Any, patience: Any) -> 
         best = pytrees.select(jnp.isinf(state.best_loss), current, state.best)
         state = state._replace(current=current, best=best)
         due = ((clock.step + 1) % every == 0) | (clock.step + 1 == clock.num_steps)
-        return jax.lax.cond(due, look, lambda _, same: same, key_look, state), info
+        state = jax.lax.cond(due, look, lambda _, same: same, key_look, state)
+        return state, _with_loss(type(info))(*info, state.last_loss)
 
     return Kernel(init, step, validate)
+
+
+def _recorded(loss: Array, like: Array) -> Array:
+    """The largest number where it is not finite: that alone does not end a run."""
+    return jnp.nan_to_num(loss.astype(like.dtype), nan=jnp.finfo(like.dtype).max)
+
+
+@functools.cache
+def _with_loss(info: type[Any]) -> type[Any]:
+    """What a kernel records, with one field more."""
+    return namedtuple(info.__name__, (*info._fields, "validation_loss"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from threading import Event
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -11,9 +12,12 @@ import numpy as np
 from posterity.core import records
 from posterity.core.types import Params, Phase
 from posterity.data.arrays import Dataset
+from posterity.data.augment import Augment
+from posterity.data.sources import Source
 from posterity.inference.engine.program import Chains, Layout, Shared
 from posterity.inference.engine.progress import ProgressBar
 from posterity.inference.methods.method import Method
+from posterity.models.likelihoods import Likelihood
 from posterity.models.model import Model
 from posterity.posterior.posterior import Posterior
 from posterity.posterior.trace import Trace
@@ -42,6 +46,13 @@ class Job(NamedTuple):
     until: Until | None = None  # the verdict to sample for
     at: Any = None  # inputs that it is made at
     held_out: Dataset | None = None  # the inputs set aside with their targets, where these are known
+    source: Source | None = None  # of rows that are read as the run goes; `rows` are then a sample of them
+    shares: tuple[float | None, float | None] = (None, None)  # of its rows that were set aside: holdout, validation
+    augment: Augment | None = None  # what happens to inputs at every step
+
+    @property
+    def num_rows(self) -> int:
+        return self.rows.num_rows if self.source is None else self.source.num_rows
 
     def stages(self) -> list[Job]:
         """A job for each stage of the method, first to last."""
@@ -57,6 +68,13 @@ class Job(NamedTuple):
         return self._replace(method=method, model=before.model, validation=None)
 
 
+class Streamed(NamedTuple):
+    """Rows that are read as a run goes, and the likelihood whose units their targets are in."""
+
+    source: Source
+    likelihood: Likelihood
+
+
 class ScheduledPhase(NamedTuple):
     """A phase, where in the plan it stands, and its program."""
 
@@ -65,6 +83,7 @@ class ScheduledPhase(NamedTuple):
     offset: int  # steps of the phases before
     layout: Layout
     shared: Shared
+    streamed: Streamed | None = None  # None: all rows are on the devices
 
     @property
     def num_strides(self) -> int:
@@ -157,6 +176,7 @@ class Session(NamedTuple):
     asked: Event  # to stop, by Ctrl-C
     checkpoint: Checkpoint | None = None
     watched: np.ndarray | None = None  # [C] chains whose non-finite values stop the run; None: all
+    notify: Callable[[Run], None] | None = None  # called after each segment
 
     @property
     def num_chains(self) -> int:

@@ -8,7 +8,7 @@ second: there the compiler splits the work and adds the sums, so no method needs
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +20,7 @@ from posterity.core import pytrees
 from posterity.core.devices import compiler_options, double_precision, jit_once, place
 from posterity.core.types import Array, Batch, Kernel, Key, Params, Phase
 from posterity.data.arrays import Dataset
+from posterity.data.augment import Augment, augmented
 from posterity.data.batches import batch_width, clock, num_batches, padded_size, pick_rows, take_rows
 from posterity.inference.engine.early_stopping import stop_early
 from posterity.inference.methods.method import Method
@@ -38,6 +39,8 @@ class Layout(NamedTuple):
     capacity: int  # strides a segment can hold
     in_turn: bool  # the chains of a device run one after the other, not side by side
     float64: bool  # parts of the program compute in float64, also where JAX is set to float32
+    feed: Literal["", "own", "shared"] = ""  # rows come with each segment: batches of each chain, or the same for all
+    augment: Augment | None = None  # what happens to the inputs of each row, at every step anew
 
 
 SEGMENT_STRIDES = 1024
@@ -66,7 +69,7 @@ class Shared(NamedTuple):
 
     method: Method
     model: Model
-    data: Batch
+    data: Batch  # all rows; where they come with each segment, a batch to know shapes by
     num_data: Any  # rows of the data, without padding
     extra: Extra
 
@@ -126,10 +129,10 @@ def _kernel(shared: Shared, fixed: Params) -> Kernel:
     return stop_early(kernel, extra.validation, extra.every, extra.patience)
 
 
-def _over_chains(layout: Layout, function: Any, shared: Shared, chains: Any) -> Any:
+def _over_chains(layout: Layout, function: Any, shared: Any, chains: Any) -> Any:
     """function(shared, chain) for each chain, on the chain's device."""
 
-    def on_device(shared: Shared, chains: Any) -> Any:
+    def on_device(shared: Any, chains: Any) -> Any:
         one = partial(function, shared)
         return jax.lax.map(one, chains) if layout.in_turn else jax.vmap(one)(chains)
 
@@ -145,7 +148,7 @@ def _over_chains(layout: Layout, function: Any, shared: Shared, chains: Any) -> 
 
 
 def _take(layout: Layout, key: Key, data: Batch, step: Array, shuffle: bool) -> Batch:
-    if layout.num_rows is None:
+    if layout.num_rows is None or layout.feed:
         return data
     picked = pick_rows(key, layout.num_rows, step, layout.width, layout.batches, shuffle)
     if layout.mesh.shape["data"] == 1:
@@ -155,38 +158,44 @@ def _take(layout: Layout, key: Key, data: Batch, step: Array, shuffle: bool) -> 
     return jax.lax.with_sharding_constraint(take_rows(data, *picked), P("data"))
 
 
-def chains_at_start(layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Params) -> Chains:
-    """The first state of each chain."""
+def chains_at_start(
+    layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Params, feed: Batch | None = None
+) -> Chains:
+    """The first state of each chain; `feed`: what it begins with, [C, width, ...], where rows come with segments."""
 
     def one(shared: Shared, chain: Any) -> Chains:
-        key, params, fixed = chain
+        key, params, fixed, own = chain
         key_init, key_run = jax.random.split(key)
         zero = jnp.zeros((), int)
-        batch = _take(layout, key_run, shared.data, zero, layout.shuffle)
+        batch = _take(layout, key_run, shared.data, zero, layout.shuffle) if own is None else own
         now = clock(zero, jnp.ones((), int), zero, layout.batches, shared.num_data)
         state = _kernel(shared, fixed).init(key_init, params, batch, now)
         return Chains(key_run, state, fixed, jnp.full((), -1, int))
 
-    return _over_chains(layout, one, shared, (keys, params, fixed))
+    return _over_chains(layout, one, shared, (keys, params, fixed, feed))
 
 
 _begin = jit_once(chains_at_start, static_argnames="layout")
 
 
-def begin(layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Params) -> Chains:
+def begin(
+    layout: Layout, shared: Shared, keys: Key, params: Params, fixed: Params, feed: Batch | None = None
+) -> Chains:
     """Compute the first state of each chain."""
     with double_precision(layout.float64):
-        return _begin(layout, shared, keys, params, fixed)
+        return _begin(layout, shared, keys, params, fixed, feed)
 
 
-def advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tuple[Chains, Any, Any]:
-    """Run the strides of a span.
+def advance(
+    layout: Layout, shared: Shared, chains: Chains, span: Span, feed: Batch | None = None
+) -> tuple[Chains, Any, Any]:
+    """Run the strides of a span, on the rows that come with it where the layout has a feed.
 
     Returns the chains, the mean Info of each stride [C, R], and the kept parameters [C, R, ...] (None if not kept).
     """
     traced = Span(*(np.asarray(number) for number in span))
     with double_precision(layout.float64):
-        return compiled_advance(layout.in_turn)(layout, shared, chains, traced)
+        return compiled_advance(layout.in_turn)(layout, shared, chains, traced, feed)
 
 
 @cache
@@ -196,18 +205,33 @@ def compiled_advance(convolves: bool) -> Any:
     return jax.jit(_advance, static_argnames="layout", donate_argnames="chains", compiler_options=options)
 
 
-def _advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tuple[Chains, Any, Any]:
+def shuffle_key(key: Key, phase: Any) -> Key:
+    """Of a chain's batches in a phase, or every phase would begin with the same ones."""
+    return jax.random.fold_in(jax.random.split(key, 3)[1], phase)
+
+
+def _advance(layout: Layout, shared: Shared, chains: Chains, span: Span, feed: Batch | None) -> tuple[Chains, Any, Any]:
     first_stride, last_stride, thin, num_steps, offset, phase = span
 
-    def one(shared: Shared, chain: Chains) -> tuple[Chains, Any, Any]:
+    def one(common: tuple[Shared, Batch | None], its: tuple[Chains, Batch | None]) -> tuple[Chains, Any, Any]:
+        (shared, for_all), (chain, own) = common, its
+        fed = for_all if own is None else own
         kernel = _kernel(shared, chain.fixed)
-        key_steps, key_shuffle, _ = jax.random.split(chain.key, 3)
-        key_shuffle = jax.random.fold_in(key_shuffle, phase)  # or every phase would begin with the same batches
+        key_steps, _, key_rest = jax.random.split(chain.key, 3)
+        key_shuffle = shuffle_key(chain.key, phase)
+
+        def rows(index: Array) -> Batch:
+            if fed is None:
+                return _take(layout, key_shuffle, shared.data, index, layout.shuffle)
+            batch = jax.tree.map(lambda leaf: leaf[index - first_stride * thin], fed)
+            return batch if layout.mesh.shape["data"] == 1 else jax.lax.with_sharding_constraint(batch, P("data"))
 
         def step(index: Array, carry: Any) -> Any:
             state, failed_at, info_sum = carry
             now = clock(index, num_steps, phase, layout.batches, shared.num_data)
-            batch = _take(layout, key_shuffle, shared.data, index, layout.shuffle)
+            batch = rows(index)
+            if layout.augment is not None:
+                batch = augmented(layout.augment, key_rest, offset + index, batch)
             # fold_in: the key of a step depends on its number alone, so a resumed run repeats exactly.
             state, info = kernel.step(jax.random.fold_in(key_steps, offset + index), state, batch, now)
             failed_at = jnp.where((failed_at < 0) & ~pytrees.all_finite(info), offset + index, failed_at)
@@ -235,7 +259,8 @@ def _advance(layout: Layout, shared: Shared, chains: Chains, span: Span) -> tupl
         state, failed_at, infos, draws = jax.lax.fori_loop(first_stride, last_stride, stride, carry)
         return Chains(chain.key, state, chain.fixed, failed_at), infos, draws
 
-    return _over_chains(layout, one, shared, chains)
+    for_all, own = (None, feed) if layout.feed == "own" else (feed, None)
+    return _over_chains(layout, one, (shared, for_all), (chains, own))
 
 
 def adapt(layout: Layout, shared: Shared, chains: Chains, draws: Params, phase: Any, num_steps: Any) -> Chains:

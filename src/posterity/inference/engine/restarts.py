@@ -10,8 +10,9 @@ import numpy as np
 from posterity.core import records
 from posterity.core.devices import fetch
 from posterity.core.types import Params
+from posterity.inference.engine.feed import begin_chains
 from posterity.inference.engine.job import Run, ScheduledPhase, Session
-from posterity.inference.engine.program import begin, replace_chains
+from posterity.inference.engine.program import replace_chains
 from posterity.inference.engine.run import run_phase
 from posterity.inference.engine.schedule import on_devices
 from posterity.inference.engine.start import starting_point
@@ -40,8 +41,8 @@ def restart_stuck(session: Session, here: ScheduledPhase, run: Run) -> Run:
         if stuck is None or not stuck.any():
             return run
         start = on_devices(starting_point(session.job, attempt), here.layout.mesh)
-        fresh = Run(begin(here.layout, here.shared, *start))
-        again = run_phase(session._replace(checkpoint=None, watched=stuck), here, fresh, None)
+        fresh = Run(begin_chains(here, *start))
+        again = run_phase(session._replace(checkpoint=None, watched=stuck, notify=None), here, fresh, None)
         run = run.update(num_gradients=run.progress.num_gradients + again.progress.num_gradients)
         if again.progress.stops:
             return run.note("interrupted while stuck chains started afresh", ended="interrupted")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, get_args
@@ -13,6 +14,9 @@ from posterity.core import records
 from posterity.core.checks import check_budget, is_number
 from posterity.core.devices import check_process, device_mesh, precision
 from posterity.data.arrays import Dataset, check_inputs, check_like, dataset
+from posterity.data.augment import Augment, check_augment
+from posterity.data.sources import Elsewhere, set_aside, source_of
+from posterity.inference.engine.callbacks import Callback
 from posterity.inference.engine.checkpoint import Checkpoint, stored_progress
 from posterity.inference.engine.driver import partial_posterior, run_job
 from posterity.inference.engine.job import Job, Until
@@ -67,6 +71,9 @@ def resume(
     data: Any = None,
     *,
     method: Method | None = None,
+    num_rows: int | None = None,
+    augment: Augment | None = None,
+    callbacks: Sequence[Callback] = (),
     budget: float | None = None,
     progress: bool = True,
 ) -> Posterior:
@@ -74,7 +81,9 @@ def resume(
 
     A run that Ctrl-C or a budget ended goes on too; phases that a budget cut short stay as short as they are, but for
     the last one. A run that was over is only loaded.
-    `model` and `method` are needed only where they hold functions of your own; `data` only to be checked.
+    `model` and `method` are needed only where they hold functions of your own; `data` only to be checked, unless it was
+    read as the run went: memory maps, or a loader with its `num_rows`, are passed again, and so is `augment`. A loader
+    begins an epoch anew, and its rows up to where the run stands are left out.
     """
     check_process()
     check_budget(budget)
@@ -82,13 +91,14 @@ def resume(
         reader = Reader(path)  # as it is now that nobody else writes to it
         if _is_over(reader):
             posterior = load(path, model)
-            if data is not None:
+            if data is not None and "source" not in reader.body.get("run", {}):
                 _check_data(data, posterior.model, _fingerprints(reader))
             return posterior
         job = _job(reader, model, method, data)
+        job = _with_rows(job, reader, data, num_rows, augment)
         checkpoint = Checkpoint.reopen(reader)
         with reader.damage_in_words(unless=lambda: checkpoint.has_saved):
-            return run_job(job, checkpoint, budget, progress)
+            return run_job(job, checkpoint, budget, progress, callbacks=callbacks)
 
 
 def _is_over(reader: Reader) -> bool:
@@ -108,7 +118,7 @@ def _job(reader: Reader, model: Model | None, method: Method | None, data: Any) 
     with reader.damage_in_words():
         job = _stored_job(reader, model, method)
     _check_mesh(job)
-    if data is not None:
+    if data is not None and job.source is None:
         _check_data(data, job.model, _fingerprints(reader))
     return job
 
@@ -143,7 +153,39 @@ def _stored_job(reader: Reader, model: Model | None, method: Method | None) -> J
         until=_goal(stored["until"]),
         at=None if stored["at"] is None else _like(decode(stored["at"], arrays), rows.x),
         held_out=None if held_out is None else Dataset(*held_out),
+        source=_stored_source(stored, rows),
     )
+
+
+def _stored_source(stored: dict[str, Any], rows: Dataset) -> Elsewhere | None:
+    """What a store knows of rows that it does not hold."""
+    if "source" not in stored:
+        return None
+    about = stored["source"]
+    return Elsewhere(rows, whole_number(about, "num_rows", least=1), about["in_order"] is True, str(about["remark"]))
+
+
+def _with_rows(job: Job, reader: Reader, data: Any, num_rows: int | None, augment: Augment | None) -> Job:
+    """The job with the rows and the function that the store could not hold."""
+    if (augment is not None) != ("augment" in reader.body["run"]):
+        asked = "began with augment: pass that function again" if augment is None else "began without augment"
+        raise StoreError(f"The run in {reader.folder} {asked}.")
+    if augment is not None:
+        check_augment(augment, job.rows)
+        job = job._replace(augment=augment)
+    if job.source is None:
+        return job
+    if data is None:
+        raise StoreError(
+            f"The store {reader.folder} does not hold the {job.source.num_rows} rows of this run, which were read as "
+            "it went: pass resume(path, data=...) the memory maps, or the loader with num_rows=, that fit was given."
+        )
+    source = source_of(data, job.model.likelihood, num_rows)
+    if source is None or source.fingerprint() != reader.body["run"]["given"]:
+        raise StoreError("These are not the rows that fit was given (their fingerprint differs): pass those.")
+    holdout, validation = reader.body["run"]["source"]["shares"]
+    source, *_ = set_aside(source, holdout, validation, job.seed, job.model.likelihood)
+    return job._replace(source=source)
 
 
 def _method(stored: Any, given: Method | None) -> Method:

@@ -17,8 +17,8 @@ import jax
 import numpy as np
 
 from posterity.core import records
+from posterity.inference.engine.feed import begin_chains
 from posterity.inference.engine.job import Run, ScheduledPhase, Session, Until
-from posterity.inference.engine.program import begin
 from posterity.metrics.convergence import MIN_DRAWS
 from posterity.posterior.diagnosis import Diagnosis
 from posterity.posterior.trace import Trace
@@ -82,7 +82,7 @@ def _begin_again(session: Session, phases: Sequence[ScheduledPhase], run: Run, l
     """The chains where they are, before another burn-in; what they had kept is burn-in now."""
     first, old = phases[0], run.chains
     keys = jax.vmap(lambda key: jax.random.fold_in(key, len(run.trace)))(old.key)
-    chains = begin(first.layout, first.shared, keys, old.state.params, old.fixed)
+    chains = begin_chains(first, keys, old.state.params, old.fixed)
     trace = tuple(_without_draws(part) for part in run.trace)
     note = f"burn-in was too short: {run.progress.num_steps} steps were thrown away, and {lengths[0]} more follow"
     run = run._replace(chains=chains, trace=trace, draws=()).note(note, lengths=lengths, phase=0, stride=0, num_steps=0)

@@ -8,8 +8,10 @@ import jax
 import numpy as np
 
 from posterity.core.devices import agree, fetch
-from posterity.core.types import Params
+from posterity.core.types import Batch, Params
+from posterity.data.sources import LoaderError
 from posterity.inference.engine.early_stopping import EarlyStoppingState
+from posterity.inference.engine.feed import Feeder, feeder
 from posterity.inference.engine.job import Run, ScheduledPhase, Session
 from posterity.inference.engine.program import Span, adapt, advance
 from posterity.inference.methods.method import Method
@@ -29,12 +31,18 @@ class NonFiniteError(FloatingPointError):
 
 def run_phase(session: Session, here: ScheduledPhase, run: Run, deadline: float | None) -> Run:
     """Advance the chains to the end of a phase, or to where it must stop."""
-    checkpoint = session.checkpoint
     first = run.progress.stride if run.progress.phase == here.number else 0
-    run, size = run.update(phase=here.number, stride=first, ended=""), 1
+    run = run.update(phase=here.number, stride=first, ended="")
+    with feeder(here, run.chains.key, first * here.phase.thin) as feed:
+        return _run_segments(session, here, run, deadline, feed)
+
+
+def _run_segments(session: Session, here: ScheduledPhase, run: Run, deadline: float | None, feed: Feeder | None) -> Run:
+    checkpoint, first = session.checkpoint, run.progress.stride
+    size = 1 if feed is None else here.layout.capacity  # rows are read for as many strides as there is room for
     while run.progress.stride < here.num_strides:
         began, stride = time.perf_counter(), run.progress.stride
-        run = _run_segment(session, here, run, min(stride + size, here.num_strides))
+        run = _run_segment(session, here, run, min(stride + size, here.num_strides), feed)
         seconds = time.perf_counter() - began
         _stop_if_failed(session, run, here.shared.method)
         # Clocks and keyboards differ between processes; what follows from them must not.
@@ -46,9 +54,12 @@ def run_phase(session: Session, here: ScheduledPhase, run: Run, deadline: float 
         run = _see_end(session, here, run, bool(interrupted), bool(late))
         if checkpoint is not None and (due or run.progress.ended or run.progress.stride == here.num_strides):
             run = checkpoint.save(run)
+        if session.notify is not None:
+            session.notify(run)
         if run.progress.ended:
             break
-        size = int(np.clip(size * min(growth, 16.0), 1, here.layout.capacity))
+        if feed is None:
+            size = int(np.clip(size * min(growth, 16.0), 1, here.layout.capacity))
     return run
 
 
@@ -60,11 +71,12 @@ def adapt_phase(here: ScheduledPhase, run: Run) -> Run:
     return run._replace(chains=chains, draws=()).update(phase=here.number + 1, stride=0)
 
 
-def _run_segment(session: Session, here: ScheduledPhase, run: Run, last: int) -> Run:
+def _run_segment(session: Session, here: ScheduledPhase, run: Run, last: int, feed: Feeder | None) -> Run:
     """The strides up to `last`."""
     phase, before = here.phase, run.progress
+    rows = None if feed is None else _next_rows(session, run, feed)
     span = Span(before.stride, last, phase.thin, phase.num_steps, here.offset, here.number)
-    chains, infos, draws = advance(here.layout, here.shared, run.chains, span)
+    chains, infos, draws = advance(here.layout, here.shared, run.chains, span, rows)
     infos = fetch(infos)  # waits for the device
     # A phase's last stride may have fewer steps than the others.
     steps = np.minimum(phase.thin, phase.num_steps - np.arange(before.stride, last) * phase.thin)
@@ -82,6 +94,19 @@ def _run_segment(session: Session, here: ScheduledPhase, run: Run, last: int) ->
         num_taken=before.num_taken + int(steps.sum()),
         num_gradients=before.num_gradients + _gradients(part),
     )
+
+
+def _next_rows(session: Session, run: Run, feed: Feeder) -> Batch:
+    """The rows of a segment; where there are none, the run is stored as far as it has come."""
+    try:
+        return feed.take()
+    except LoaderError as error:
+        kept = "Give fit a store to keep what a run has when its loader fails."
+        if session.checkpoint is not None:
+            session.checkpoint.save(run)
+            folder = str(session.checkpoint.writer.folder)
+            kept = f"The run is stored up to step {run.progress.num_steps}: resume({folder!r}, data=...) goes on there."
+        raise LoaderError(f"{error} {kept}") from error
 
 
 def _gather(draws: Params, count: int) -> tuple[Params, ...]:

@@ -11,7 +11,8 @@ from posterity.core.devices import device_mesh, place
 from posterity.core.types import Batch, Phase
 from posterity.data.arrays import Dataset
 from posterity.data.batches import batch_width
-from posterity.inference.engine.job import Job, ScheduledPhase
+from posterity.inference.engine.feed import fitted, template
+from posterity.inference.engine.job import Job, ScheduledPhase, Streamed
 from posterity.inference.engine.program import Extra, Layout, Shared, layout_of, pad_chains, place_rows
 from posterity.inference.engine.start import Start
 from posterity.inference.methods.method import Execution, Method
@@ -25,7 +26,7 @@ LONGEST_WAIT = 50  # steps between two looks at validation rows, where an epoch 
 
 def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start, Execution]:
     """The phases of a job, its start on the devices that they run on, and how their programs are compiled."""
-    method, num_rows = job.method, job.rows.num_rows
+    method, num_rows = job.method, job.num_rows
     model, data, validation = _in_network_units(job)
     phases = method.plan(num_rows)
     convolving = _convolves(job)
@@ -41,15 +42,20 @@ def schedule(job: Job, start: Start) -> tuple[list[ScheduledPhase], Start, Execu
     scheduled, offset = [], 0
     for number, phase in enumerate(phases):
         layout = layout_of(mesh, phase, num_rows, start.free, keeps, in_turn=in_turn, float64=execution.float64)
+        layout = layout._replace(augment=job.augment if method.augments else None)
+        extra = place(_extra(method, validation, layout, total_steps), mesh)
+        if job.source is not None:
+            streamed = Streamed(job.source, job.model.likelihood)
+            phase, layout = fitted(phase, layout, job.source, len(start.key))
+            shared = Shared(method, model, template(streamed, layout), np.asarray(num_rows), extra)
+            scheduled.append(ScheduledPhase(number, phase, offset, layout, shared, streamed))
+            offset += phase.num_steps
+            continue
         picks = layout.batches > 1
         if picks not in rows:
             rows[picks] = place_rows(layout, data)
-        extra = place(_extra(method, validation, layout, total_steps), mesh)
-        scheduled.append(
-            ScheduledPhase(
-                number, phase, offset, layout, Shared(method, model, rows[picks], np.asarray(num_rows), extra)
-            )
-        )
+        shared = Shared(method, model, rows[picks], np.asarray(num_rows), extra)
+        scheduled.append(ScheduledPhase(number, phase, offset, layout, shared))
         offset += phase.num_steps
     return scheduled, start, execution
 
@@ -64,7 +70,7 @@ def _mesh(job: Job, phases: tuple[Phase, ...], convolving: bool) -> Mesh:
 
     On a CPU it depends on the network.
     """
-    num_rows = job.rows.num_rows
+    num_rows = job.num_rows
     widest = max((batch_width(num_rows, phase.batch_size) for phase in phases), default=num_rows)
     work = widest * num_weights(job.model, pytrees.take_rows(job.rows.x, slice(0, 1)))
     return device_mesh(job.num_chains, work, job.mesh, splits_rows=widest > 1 and convolving)

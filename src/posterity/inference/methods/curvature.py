@@ -292,7 +292,8 @@ def _weighted_jacobian(model: Any, params: Params, batch: Batch, names: Names) -
 def _fisher(model: Any, params: Params, batch: Batch) -> Array:
     """[N, M, K, K]."""
     outputs = model.outputs(params, batch.x)
-    return model.likelihood.fisher(outputs.reshape(outputs.shape[0], -1, outputs.shape[-1]))
+    y = batch.y.reshape(outputs.shape[0], -1, *batch.y.shape[outputs.ndim - 1 :])
+    return model.likelihood.information(outputs.reshape(outputs.shape[0], -1, outputs.shape[-1]), y)
 
 
 def _factors(

@@ -50,11 +50,12 @@ class Descent(Method):
         batch_size: Rows per step. None: 128, or all rows where there are fewer; "full": all rows.
         num_epochs: Passes over the rows, instead of `num_steps`. None: `num_steps` counts.
         optimizer: A function of the learning rate, such as `optax.adamw`, or an optax transformation, which then has
-            a learning rate of its own.
+            a learning rate of its own; `optax.MultiSteps` around one averages the gradients of several steps.
         patience: With validation rows, the checks in a row that may find no better loss before a chain stops. There is
             one per epoch or, where an epoch is shorter, one per hundredth of the run, at most 50 steps apart.
     """
 
+    augments = True
     _: dataclasses.KW_ONLY  # so that DeepEnsemble(10) has ten members, not ten steps
     num_steps: int = records.host(default=5_000)
     learning_rate: Any = records.traced(default=3e-3)
@@ -83,6 +84,8 @@ class Descent(Method):
     def transformation(self) -> optax.GradientTransformation:
         """The optax transformation, built inside the program so that the rate is an argument of it."""
         made = self.optimizer
+        if isinstance(made, optax.MultiSteps):
+            return made.gradient_transformation()
         if isinstance(made, optax.GradientTransformation | optax.GradientTransformationExtraArgs):
             return made
         return made(self.learning_rate)

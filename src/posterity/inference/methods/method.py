@@ -66,6 +66,8 @@ class Method:
     """Checks on the validation rows without a better loss before a chain stops."""
     step_size: Any = None
     """Of a sampler, where the user gave one."""
+    augments: bool = False
+    """Whether its steps follow a noisy gradient, so that inputs may change at random from one to the next."""
     adjusted: bool = True
     """Whether steps that fail a test are rejected, so that there is an acceptance rate to judge."""
 

@@ -74,6 +74,7 @@ class Langevin(Sampler):
         preconditioner: "rmsprop": one learning rate for each weight, learned in burn-in. None: the same for all.
     """
 
+    augments = True
     num_draws: int = records.host(default=500)
     _: dataclasses.KW_ONLY
     num_burn_in: int = records.host(default=5_000)
@@ -210,6 +211,7 @@ class Cyclical(Sampler):
         is_sampler=True,
     )
 
+    augments = True
     base: Any = records.traced(default="sgld")
     _: dataclasses.KW_ONLY
     num_cycles: int = records.host(default=10)
