@@ -18,6 +18,7 @@ from posterity.metrics.numbers import LEVELS
 REPOSITORY = Path(__file__).resolve().parents[2]
 DATA = Path(os.environ.get("POSTERITY_DATA", REPOSITORY.parent / "shared" / "data"))
 
+ONE = {"heads": (), "is_censored": False}  # of a prediction of one target that is known
 # Computed from the published predictions, to the printed digits.
 REFERENCE = {
     "cifar10": {
@@ -305,7 +306,9 @@ def test_evaluate_classes():
         probs = PROBS[rows]
         log_prob = lambda y: np.log(probs[np.arange(len(y)), y]) - 1  # noqa: E731
         sets = lambda level: probs >= 0.5  # noqa: E731
-        return SimpleNamespace(kind="classes", probs=probs, total=total[rows], log_prob=log_prob, prediction_set=sets)
+        return SimpleNamespace(
+            **ONE, kind="classes", probs=probs, total=total[rows], log_prob=log_prob, prediction_set=sets
+        )
 
     result = metrics.evaluate(predicted(), LABELS)
     assert set(result) <= set(metrics.SCORES)
@@ -320,6 +323,7 @@ def test_evaluate_classes():
 def test_evaluate_continuous():
     mean, std, y = np.zeros(3), np.ones(3), np.array([0.0, 1.0, 2.0])
     prediction = SimpleNamespace(
+        **ONE,
         kind="continuous",
         mean=mean,
         std=std,
@@ -413,6 +417,6 @@ def test_import_starts_no_backend():
     ],
 )
 def test_several_targets_a_row_are_scored_one_by_one(kind, shape, told):
-    prediction = SimpleNamespace(kind=kind, mean=np.zeros(shape), probs=np.zeros(shape))
+    prediction = SimpleNamespace(**ONE, kind=kind, mean=np.zeros(shape), probs=np.zeros(shape))
     with pytest.raises(ValueError, match=told):
         metrics.evaluate(prediction, np.zeros(5))

@@ -46,10 +46,10 @@ class Receipt:
         versions: Of this package and those it computes with, by name.
         restarts: Chains that were stuck in warm-up and started again.
         notes: What went other than planned, in sentences.
-        warnings: What may be wrong with it, in sentences: chains that have not converged, a loss that rose.
         remarks: How the method ran on this model: which weights were integrated out, or why none were.
         targets: A fingerprint of the targets of the training rows, by which an audit recognises that two fits saw the
             same ones.
+        warnings: What may be wrong with it, in sentences: chains that have not converged, a loss that rose.
     """
 
     method: str

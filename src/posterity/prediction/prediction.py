@@ -193,22 +193,12 @@ class Prediction:
         return chosen
 
     def log_prob(self, y: Any) -> np.ndarray:
-        """log p(y) of the mixture, by log-mean-exp over draws, [N]."""
+        """log p(y) of the mixture, by log-mean-exp over draws, [N]; of several heads, of a dict of targets."""
         return self._log_density(mixture.log_prob, y)
 
     def draw_log_probs(self, y: Any) -> np.ndarray:
         """log p(y) under each draw, [S, N]; for a closed form under each Gaussian."""
         return self._log_density(mixture.draw_log_probs, y).T
-        """log p(y) of the mixture, by log-mean-exp over draws, [N]; of several heads, of a dict of targets."""
-        if self.heads or self.is_censored:
-            y = self._as_trained(y)
-            model = records.replace(self._model, likelihood=self._observed)
-            return self._stream.map(mixture.log_prob, y, model=model)
-        y = self._targets(y)
-        if not self._has_units:
-            return self._map(mixture.log_prob, y)
-        log_prob = self._map(mixture.log_prob, (y - self._shift) / self._scale)
-        return log_prob - np.log(self._scale) * np.prod(y.shape[1:])
 
     def log_prob_gaussian(self, y: Any) -> np.ndarray:
         """log N(y; mean, std^2): the moment-matched Gaussian some papers report instead; not the mixture's."""
@@ -337,6 +327,9 @@ class Prediction:
 
     def _log_density(self, function: Callable[..., Any], y: Any) -> np.ndarray:
         """Logarithms of densities at y, in its units; axis 0 counts rows."""
+        if self.heads or self.is_censored:
+            model = records.replace(self._model, likelihood=self._observed)
+            return self._stream.map(function, self._as_trained(y), model=model)
         y = self._targets(y)
         if not self._has_units:
             return self._map(function, y)

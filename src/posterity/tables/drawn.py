@@ -32,7 +32,7 @@ class Drawn:
 
         frame = as_frame(X)
         name = _column(frame, column)
-        seen = to_numbers(frame[name])
+        seen = to_numbers(pd.Series(frame[name]))
         low, high = np.nanmin(seen), np.nanmax(seen)
         grid = np.linspace(low - BEYOND * (high - low), high + BEYOND * (high - low), GRID_POINTS)
         rows = pd.concat([_typical(frame)] * GRID_POINTS, ignore_index=True).assign(**{name: grid})
@@ -57,7 +57,7 @@ class Drawn:
 
         frame = as_frame(X)
         name = _column(frame, column)
-        values = to_numbers(frame[name])
+        values = to_numbers(pd.Series(frame[name]))
         known = ~np.isnan(values)
         rows = X.loc[known] if isinstance(X, pd.DataFrame) else np.asarray(X)[known]
         axes = split_along(self.predict_distribution(rows), values[known], axes, num_bins)

@@ -13,6 +13,7 @@ out-of-distribution p-values are calibrated on it. With fewer rows, or holdout=N
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -259,7 +260,7 @@ class BayesianRegressor(RegressorMixin, _BayesianEstimator):
         ends = self.conformal().interval(prediction, level) if calibrated else prediction.interval(level)
         return np.stack(ends, 1).astype(float)
 
-    def predict_quantile(self, X: Any, quantiles: float | list[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
+    def predict_quantile(self, X: Any, quantiles: float | Sequence[float] = (0.05, 0.5, 0.95)) -> np.ndarray:
         """Quantiles of the target of each row, [N, Q], or [N] for a single one."""
         levels = quantiles if is_number(quantiles) else np.asarray(quantiles, float)
         return self.predict_distribution(X).quantile(levels).astype(float)

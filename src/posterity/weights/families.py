@@ -157,7 +157,7 @@ class LowRankGaussian(FreshDraws):
         rank = jax.tree.leaves(self.deviations)[0].shape[1]
         along = jax.random.normal(key_rank, (rank,)) / jnp.sqrt(max(rank - 1, 1))
         # Zero for other chains: mapped over draws this is one product of matrices. Taken from its chain for each draw,
-        # the deviations would be copied for each, and a prediction take eight times as long.
+        # the deviations would be copied for each.
         along = jnp.zeros((self.num_chains, rank), along.dtype).at[chain].set(along)
 
         def leaf(m: Array, s: Array, d: Array, e: Array) -> Array:

@@ -116,6 +116,9 @@ def _of_rows(rows: Dataset, model: Model) -> tuple[str, ...]:
     if likelihood.kind != "continuous":
         return tuple(found)
     targets = (rows.y.reshape(len(rows.y), -1).astype(float) - shift) / scale
+    targets = targets[np.isfinite(targets).all(1)]  # a bound of a censored one may be infinite
+    if not len(targets):
+        return tuple(found)
     if _lost(targets).any():
         found.append(f"The targets vary less than {precision()} can hold: standardise them, or use Rescaled(...).")
     size = float(np.sqrt(np.mean(np.square(targets))))

@@ -170,7 +170,8 @@ def run_job(
             raise KeyboardInterrupt(f"{names[0]}, where {names[1]} begins, was cut off: {kept}.")
         seconds = time.perf_counter() - begun + (0.0 if store is None else store.seconds)
         posterior = _posterior(stage, posterior, run, phases[0].layout.mesh, seconds, execution.remarks)
-        losses += of_loss(type(stage.method).__name__, posterior.trace)
+        if number == 0 and stage.method.start is None:  # what begins at an optimum may well rise from it
+            losses += of_loss(type(stage.method).__name__, posterior.trace)
         if store is not None and not is_last:
             posterior = store.finish(posterior)
     assert posterior is not None
