@@ -265,25 +265,29 @@ def measure(splits: list[Rows], method: Callable[[Rows], np.ndarray]) -> dict[st
 def summary(found: dict[str, Any]) -> str:
     """The results as two tables, mean ranks, and how often ours is better than each peer."""
     lines = ["# Estimators at their defaults", "", "Written by `python benchmarks/estimators.py`; lower is better.", ""]
-    lines += [CHOSEN, ""]
+    lines += [CHOSEN, "", "Seconds are of each split, the first with compiling. A dash: not measured.", ""]
     for task, what in (("regression", "mean negative log density"), ("classification", "log loss")):
         chosen = {name: entry for name, entry in found.items() if entry["task"] == task}
-        methods = [
-            name for name in METHODS if task in METHODS[name] and all(name in entry for entry in chosen.values())
-        ]
-        scores = pd.DataFrame({n: {m: np.mean(entry[m]["scores"]) for m in methods} for n, entry in chosen.items()})
+        methods = [name for name in METHODS if any(name in entry for entry in chosen.values())]
+        complete = [name for name in methods if all(name in entry for entry in chosen.values())]
+        scores = pd.DataFrame(index=methods)
+        for name, entry in chosen.items():
+            scores[name] = [np.mean(entry[m]["scores"]) if m in entry else np.nan for m in methods]
         lines += [f"## {task.capitalize()}: {what}, mean of {NUM_SPLITS} splits", ""]
         lines += [f"| table | rows | {' | '.join(methods)} | seconds (ours) |", "|---" * (len(methods) + 3) + "|"]
         for name, entry in chosen.items():
             best = scores[name].idxmin()
-            cells = [f"**{scores[name][m]:.3f}**" if m == best else f"{scores[name][m]:.3f}" for m in methods]
-            seconds = np.mean(entry["posterity"]["seconds"])
-            lines.append(f"| {name} | {entry['rows']} | {' | '.join(cells)} | {seconds:.0f} |")
-        ranks = scores.rank().mean(axis=1)
-        lines += ["| mean rank | | " + " | ".join(f"{ranks[m]:.2f}" for m in methods) + " | |"]
+            shown = {m: "-" if np.isnan(scores[name][m]) else f"{scores[name][m]:.3f}" for m in methods}
+            cells = [f"**{shown[m]}**" if m == best else shown[m] for m in methods]
+            seconds = ", ".join(f"{one:.0f}" for one in entry["posterity"]["seconds"])
+            lines.append(f"| {name} | {entry['rows']} | {' | '.join(cells)} | {seconds} |")
+        ranks = scores.loc[complete].rank().mean(axis=1)
+        lines += [
+            "| mean rank | | " + " | ".join(f"{ranks[m]:.2f}" if m in complete else "-" for m in methods) + " | |"
+        ]
         wins = {peer: int((scores.loc["posterity"] < scores.loc[peer]).sum()) for peer in methods[1:]}
         first = int((scores.idxmin() == "posterity").sum())
-        pairs = ", ".join(f"{peer} on {count}" for peer, count in wins.items())
+        pairs = ", ".join(f"{peer} on {count} of {scores.loc[peer].notna().sum()}" for peer, count in wins.items())
         behind = {}
         for peer in methods[1:]:
             gap = scores.loc["posterity"] - scores.loc[peer]
