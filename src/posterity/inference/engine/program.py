@@ -8,7 +8,7 @@ second: there the compiler splits the work and adds the sums, so no method needs
 from __future__ import annotations
 
 from functools import cache, partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -25,6 +25,8 @@ from posterity.data.batches import batch_width, clock, num_batches, padded_size,
 from posterity.inference.engine.early_stopping import stop_early
 from posterity.inference.methods.method import Method
 from posterity.models.model import Model
+
+T = TypeVar("T")
 
 
 class Layout(NamedTuple):
@@ -183,7 +185,7 @@ def begin(
 ) -> Chains:
     """Compute the first state of each chain."""
     with double_precision(layout.float64):
-        return _begin(layout, shared, keys, params, fixed, feed)
+        return _ended(layout, _begin(layout, shared, keys, params, fixed, feed))
 
 
 def advance(
@@ -195,7 +197,13 @@ def advance(
     """
     traced = Span(*(np.asarray(number) for number in span))
     with double_precision(layout.float64):
-        return compiled_advance(layout.in_turn)(layout, shared, chains, traced, feed)
+        return _ended(layout, compiled_advance(layout.in_turn)(layout, shared, chains, traced, feed))
+
+
+def _ended(layout: Layout, result: T) -> T:
+    """The result, once it is there: programs run on after they were called, and the limit on LAPACK's threads must hold
+    until they end (default fits of 300 rows took three times as long)."""
+    return jax.block_until_ready(result) if layout.float64 else result
 
 
 @cache
