@@ -3,10 +3,12 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import numpyro.distributions as dist
 import pytest
 import targets
 
-from posterity import HMC, fit
+from posterity import HMC, Gaussian, Model, fit, mlp
+from posterity.core.devices import double_precision
 from posterity.core.types import Batch
 from posterity.data.batches import clock
 from posterity.inference.methods import variational
@@ -54,6 +56,40 @@ def test_draws_are_exact(temperature, tempering, target):
     draws = posterior.trace.of_draws()
     assert (np.ptp(draws["step_size"], axis=1) == 0).all()
     assert 0.6 < draws["acceptance"].mean() < 0.99
+
+
+def test_burn_in_begins_with_the_measure_of_the_whole_density():
+    """Also where inference was cut while its prior was tempered: a stale one would never be left, or never be found."""
+    data = targets.linear_gaussian()
+    rows = np.concatenate([data[0][:, :1], np.ones((len(data[1]), 1))], 1), data[1]
+    model = Model(mlp((3,), activation="tanh"), Gaussian(0.5), dist.Normal(0.0, 1.0))
+    batch = Batch(*(jnp.asarray(values, jnp.float32) for values in rows), jnp.ones(len(rows[1]), jnp.float32))
+    method, key = HMC(metric="variational"), jax.random.key(1)
+    kernel = method.kernel(model)
+
+    def now(step, phase):
+        return clock(jnp.asarray(step), jnp.asarray(100), jnp.asarray(phase), 1, len(rows[1]))
+
+    with double_precision(True):
+        cut = kernel.init(key, model.init(key, batch.x), batch, now(0, 0))
+        cut = kernel.step(key, cut, batch, now(0, 0))[0]  # the prior counts a twentieth
+        density = method.density(model, cut.params, batch)
+        true = density.measure(density.position(cut.params))
+        assert abs(cut.measure - true) > 0.1
+        begun, info = kernel.step(key, cut, batch, now(0, 1))
+        np.testing.assert_allclose(begun.measure, true, rtol=1e-6)
+        np.testing.assert_allclose(
+            density.position(begun.params)["network"]["layer_0"]["weight"],
+            density.position(cut.params)["network"]["layer_0"]["weight"],
+        )
+        assert info.num_gradients == 1
+        assert begun.step_size.num_updates == 0
+
+
+def test_a_step_size_that_is_given_stays():
+    method = HMC(num_draws=50, num_burn_in=5, metric="variational", num_variational=50, step_size=0.3)
+    posterior = fit(targets.model(), method, targets.linear_gaussian(), progress=False)
+    np.testing.assert_allclose(posterior.trace.of_draws()["step_size"], 0.3, rtol=1e-6)
 
 
 def test_a_wrong_metric_is_refused():

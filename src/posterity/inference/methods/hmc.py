@@ -170,12 +170,11 @@ def _kernel(method: HMC, model: Model) -> Kernel:
         density, position = space.density, space.density.position(params)
         if method.metric == "variational":
             # Gradient and measure are those of draws of q, once there are some: here they would only be compiled.
-            measure = jax.tree.map(
-                lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), jax.eval_shape(density.measure, position)
-            )
+            shape = jax.eval_shape(density.measure, position)
             q = variational.begin(position, space.prior_widths)
-            step_size = None if method.step_size else adaptation.begin(jnp.asarray(FIRST_STEP, float), BOLDNESS)
-            return HMCState(params, jnp.zeros_like(position), measure, step_size, q)
+            begun = adaptation.begin(jnp.asarray(FIRST_STEP, float), BOLDNESS)
+            step_size = begun if method.step_size is None else None
+            return HMCState(params, jnp.zeros_like(position), jnp.zeros(shape.shape, shape.dtype), step_size, q)
         state = HMCState(params, density.gradient(position), density.measure(position), None)
         if method.step_size is not None:
             return state
@@ -223,33 +222,38 @@ class Space(NamedTuple):
 
 
 class Move(NamedTuple):
-    """What a step does: a trajectory from a point, or a draw of q."""
+    """What a step does: a trajectory from a point, a draw of q, or a stay where variational inference ended."""
 
     begin: Point
-    widths: Params
+    widths: Array
     step_size: Array
     num_leapfrog: Array
     covered: Array
     inferring: Array  # whether it is a step of variational inference
+    free: Array  # whether it is taken without a test
 
 
 def _move(method: HMC, space: Space, state: HMCState, begin: Point, clock: Clock) -> Move:
     if state.q is None:
-        return Move(begin, space.widths, *_steps(method, state, space.length, clock), jnp.zeros((), bool))
+        no = jnp.zeros((), bool)
+        return Move(begin, space.widths, *_steps(method, state, space.length, clock), no, no)
     inferring, prior = clock.phase == 0, space.prior_widths
+    # A budget may cut inference while the prior is still tempered: gradient and measure are then of another density. So
+    # burn-in begins with a drift of no length, which computes them where the chain is.
+    settling = (clock.phase == 1) & (clock.step == 0)
+    free = inferring | settling
     length = jnp.asarray(np.pi if method.trajectory_length is None else method.trajectory_length, float)
     step_size, num_leapfrog, covered = _steps(method, state, length, clock)
     # A drift of one width from the mean of q, with no kick before it, is a draw of q: no second program is compiled.
-    still = jax.tree.map(jnp.zeros_like, begin.gradient)
-    draw = begin._replace(position=variational.centre(state.q, prior), gradient=still)
-    one = jnp.ones_like
+    draw = begin._replace(position=variational.centre(state.q, prior), gradient=jnp.zeros_like(begin.gradient))
     return Move(
         pytrees.select(inferring, draw, begin),
         variational.metric(state.q, prior),
-        jnp.where(inferring, 1.0, step_size),
-        jnp.where(inferring, one(num_leapfrog), num_leapfrog),
-        jnp.where(inferring, one(covered), covered),
+        jnp.where(inferring, 1.0, jnp.where(settling, 0.0, step_size)),
+        jnp.where(free, 1, num_leapfrog),
+        jnp.where(free, 1.0, covered),
         inferring,
+        free,
     )
 
 
@@ -267,8 +271,8 @@ def transition(
     begin, step_size = move.begin, move.step_size
     end = integrate(density, begin, move.widths, step_size, move.num_leapfrog)
     drop = energy_drop(density, begin, end)
-    diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & pytrees.all_finite(end.gradient)) & ~move.inferring
-    acceptance = jnp.where(move.inferring, 1.0, jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0))))
+    diverged = ~(jnp.isfinite(drop) & (drop > -DIVERGENCE) & pytrees.all_finite(end.gradient)) & ~move.free
+    acceptance = jnp.where(move.free, 1.0, jnp.where(diverged, 0.0, jnp.exp(jnp.minimum(drop, 0.0))))
     accepted = jax.random.uniform(keys[0], dtype=acceptance.dtype) < acceptance
     point = pytrees.select(accepted, end, begin)
     adapted, q = state.step_size, state.q
@@ -278,7 +282,7 @@ def transition(
             # Chains that leave q for the bulk of the posterior find it stiffer: what they learned before is forgotten.
             again = (clock.step + 1 == clock.num_steps // 4) | (clock.step + 1 == clock.num_steps // 2)
             moved = pytrees.select(again, adaptation.begin(jnp.exp(moved.log_step_size), 1.0), moved)
-        adapted = pytrees.select(method.adapts(clock), moved, adapted)
+        adapted = pytrees.select(method.adapts(clock) & ~move.free, moved, adapted)
     if q is not None:
         learned = variational.update(q, momentum, end.gradient, space.prior_widths, clock)
         q = pytrees.select(move.inferring, learned, q)

@@ -14,11 +14,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 
-from posterity.core.types import Array, Clock, Params
+from posterity.core.types import Array, Clock
 
 FIRST_SHARE = 0.05  # of the prior and the entropy, where inference begins
 FIRST_WIDTH = 0.1  # of q, in units of the prior's
@@ -28,15 +27,14 @@ LEARNING_RATE, LAST_RATE = 0.02, 0.1  # of Adam, and the share of it that is lef
 class Variational(NamedTuple):
     """q, in units of the prior's widths, and Adam's averages."""
 
-    mean: Params
-    log_width: Params
+    mean: Array  # [P]
+    log_width: Array  # [P]
     averages: optax.OptState
 
 
-def begin(position: Params, widths: Params) -> Variational:
+def begin(position: Array, widths: Array) -> Variational:
     """A narrow q around a position."""
-    mean = jax.tree.map(lambda weight, width: weight / width.astype(weight.dtype), position, widths)
-    log_width = jax.tree.map(lambda weight: jnp.full_like(weight, jnp.log(FIRST_WIDTH)), position)
+    mean, log_width = position / widths, jnp.full_like(position, jnp.log(FIRST_WIDTH))
     return Variational(mean, log_width, _ADAM.init((mean, log_width)))
 
 
@@ -45,30 +43,23 @@ def share(clock: Clock) -> Array:
     return jnp.clip(2 * (clock.step + 1) / clock.num_steps, FIRST_SHARE, 1.0)
 
 
-def centre(q: Variational, widths: Params) -> Params:
+def centre(q: Variational, widths: Array) -> Array:
     """The mean of q, as weights."""
-    return jax.tree.map(lambda mean, width: mean * width.astype(mean.dtype), q.mean, widths)
+    return q.mean * widths
 
 
-def metric(q: Variational, widths: Params) -> Params:
+def metric(q: Variational, widths: Array) -> Array:
     """The width of each weight under q."""
-    return jax.tree.map(
-        lambda log_width, width: jnp.exp(log_width) * width.astype(log_width.dtype), q.log_width, widths
-    )
+    return jnp.exp(q.log_width) * widths
 
 
-def update(q: Variational, noise: Params, gradient: Params, widths: Params, clock: Clock) -> Variational:
+def update(q: Variational, noise: Array, gradient: Array, widths: Array, clock: Clock) -> Variational:
     """q after a step, from the gradient at its mean plus the noise times its widths."""
-    down = jax.tree.map(lambda g, width: -g * width.astype(g.dtype), gradient, widths)
-    down_width = jax.tree.map(
-        lambda g, log_width, e: g * jnp.exp(log_width) * e - share(clock).astype(g.dtype), down, q.log_width, noise
-    )
-    changes, averages = _ADAM.update((down, down_width), q.averages)
-    rate = LEARNING_RATE * (1 - (1 - LAST_RATE) * clock.step / clock.num_steps)
-    mean, log_width = jax.tree.map(
-        lambda value, change: value - rate.astype(value.dtype) * change, (q.mean, q.log_width), changes
-    )
-    return Variational(mean, log_width, averages)
+    down = -gradient * widths
+    down_width = down * jnp.exp(q.log_width) * noise - share(clock).astype(down.dtype)
+    (of_mean, of_width), averages = _ADAM.update((down, down_width), q.averages)
+    rate = (LEARNING_RATE * (1 - (1 - LAST_RATE) * clock.step / clock.num_steps)).astype(down.dtype)
+    return Variational(q.mean - rate * of_mean, q.log_width - rate * of_width, averages)
 
 
 _ADAM = optax.scale_by_adam()
