@@ -12,7 +12,7 @@ mean-field widths, which are conditional ones (Turner & Sahani 2011), are those 
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import jax.numpy as jnp
 import optax
@@ -57,7 +57,8 @@ def update(q: Variational, noise: Array, gradient: Array, widths: Array, clock: 
     """q after a step, from the gradient at its mean plus the noise times its widths."""
     down = -gradient * widths
     down_width = down * jnp.exp(q.log_width) * noise - share(clock).astype(down.dtype)
-    (of_mean, of_width), averages = _ADAM.update((down, down_width), q.averages)
+    changes, averages = _ADAM.update((down, down_width), q.averages)
+    of_mean, of_width = cast(tuple[Array, Array], changes)
     rate = (LEARNING_RATE * (1 - (1 - LAST_RATE) * clock.step / clock.num_steps)).astype(down.dtype)
     return Variational(q.mean - rate * of_mean, q.log_width - rate * of_width, averages)
 
