@@ -1,10 +1,15 @@
-"""Tasks one after the other on MNIST: `python benchmarks/continual.py --data FOLDER [permuted split] [--tiny]`.
+"""Tasks one after the other on MNIST: `python benchmarks/continual.py --data FOLDER [permuted split] [--ways ...]`.
 
 Permuted MNIST: ten tasks, each with the pixels in an order of its own; two layers of 100 units, one head for all.
 Split MNIST: five tasks of two digits each; a head for each task, 256 units. Bayes by Backprop with the posterior of the
 tasks before as its prior, without a coreset and with 200 (split: 40) random rows of each task; beside it fine-tuning
 (MAP from where the last task ended) and joint training (MAP on all tasks at once). Mean accuracy over all tasks at the
-end. Nguyen et al. (2018) report 90 % (93 % with the coreset) and 97 %. Written to results/benchmark-continual.json.
+end. Nguyen et al. (2018) report 90 % (93 % with the coreset) and 97 %. Written to results/benchmark-continual.json, to
+which a run with other names or ways adds its own.
+
+Widths begin at 0.05. On three tasks of 5,000 rows, 2,000 steps from 0.01 at a learning rate of 0.001 ended at widths of
+at most 0.07 under a prior of 1, and learned the third task to 80 %; from 0.05 at 0.003 to 90 %. On ten tasks of 60,000
+rows a rate of 0.003 forgets more than 0.001 does: 83 % at the end instead of 87 % (one seed each).
 """
 
 from __future__ import annotations
@@ -31,6 +36,8 @@ RESULTS = Path("results/benchmark-continual.json")
 Rows = tuple[Any, np.ndarray]
 Task = tuple[Rows, Rows]  # to train on, and to test on
 CORESET = {"permuted": 200, "split": 40}
+WAYS = ("handed on", "with a coreset", "fine-tuned", "joint")
+LEARNING_RATE = 1e-3
 
 
 def permuted(data: Any, options: argparse.Namespace, seed: int) -> tuple[Model, list[Task]]:
@@ -105,19 +112,22 @@ def measure(name: str, data: Any, options: argparse.Namespace) -> dict[str, Any]
         train = [rows for rows, _ in tasks]
         num_rows = len(train[0][1])
         settings = {"num_steps": options.epochs * max(num_rows // 256, 1), "batch_size": min(256, num_rows)}
-        settings["learning_rate"] = 1e-3
-        method = BayesByBackprop(**settings, initial_scale=1e-2)
-        size = min(CORESET[name], num_rows // 2)
-        aside = {"coreset_size": size, "coreset_method": dataclasses.replace(method, batch_size="full")}
+        settings["learning_rate"] = LEARNING_RATE
+        method = BayesByBackprop(**settings)
+        aside = {
+            "coreset_size": min(CORESET[name], num_rows // 2),
+            # Few rows at first, 2,000 at last.
+            "coreset_method": dataclasses.replace(method, batch_size=None, num_steps=1_000),
+        }
         runs: dict[str, Callable[[], Posterior]] = {
             "handed on": lambda: continual_learning(model, method, train, seed=seed)[-1],  # noqa: B023
             "with a coreset": lambda: continual_learning(model, method, train, **aside, seed=seed)[-1],  # noqa: B023
             "fine-tuned": lambda: fine_tuned(model, train, settings, seed),  # noqa: B023
             "joint": lambda: fit(model, MAP(**settings), _join(train), seed=seed, progress=False),  # noqa: B023
         }
-        for how, run in runs.items():
+        for how in options.ways:
             begun = time.perf_counter()
-            posterior = run()
+            posterior = runs[how]()
             each = [float(np.mean(posterior.predict(x, num_draws=_draws(posterior)).label == y)) for _, (x, y) in tasks]
             record = found.setdefault(how, {"accuracy": [], "of tasks": [], "seconds": []})
             for key, value in {
@@ -137,6 +147,7 @@ def _draws(posterior: Posterior) -> int | None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=list(CORESET), help="permuted, split; by default both")
+    parser.add_argument("--ways", nargs="*", default=list(WAYS), choices=WAYS, help="by default all")
     parser.add_argument("--data", default=os.environ.get("POSTERITY_DATA"), help="the folder of the data files")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--epochs", type=int, default=20)
@@ -150,12 +161,19 @@ def main() -> None:
     if options.data is not None:
         os.environ["POSTERITY_DATA"] = options.data
     data = load("mnist")
-    found: dict[str, Any] = {}
     for name in options.names:
-        found[name] = measure(name, data, options)
+        found = measure(name, data, options)
         if not options.tiny:
-            settings = {key: value for key, value in vars(options).items() if key != "data"}
-            RESULTS.write_text(json.dumps({**found, "settings": settings, "versions": installed_versions()}, indent=1))
+            chosen = vars(options).items()
+            _add(name, found, {key: value for key, value in chosen if key not in ("data", "names", "ways")})
+
+
+def _add(name: str, found: dict[str, Any], settings: dict[str, Any]) -> None:
+    """To what is in the file already, with the settings of each."""
+    known = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+    ways = known.setdefault(name, {})
+    ways.update({how: record | {"settings": settings} for how, record in found.items()})
+    RESULTS.write_text(json.dumps({**known, "versions": installed_versions()}, indent=1))
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from posterity import (
     METHODS,
     BayesByBackprop,
     Bernoulli,
+    Categorical,
     Exact,
     Fixed,
     Gaussian,
@@ -152,10 +153,49 @@ def test_a_coreset_covers_the_inputs():
         coreset(points, 2, "near")  # type: ignore[arg-type]
 
 
+def permuted_digits(num_tasks):
+    """(x, y) to train on and to test on of each task: the pixels in an order of its own."""
+    from sklearn.datasets import load_digits
+
+    x, y = load_digits(return_X_y=True)
+    rng = np.random.default_rng(0)
+    rows = rng.permutation(len(y))
+    parts = [((x[part] / 16).astype(np.float32), y[part]) for part in (rows[:1200], rows[1200:])]
+    orders = [rng.permutation(64) for _ in range(num_tasks)]
+    return [[(x[:, order], y) for x, y in parts] for order in orders]
+
+
 @pytest.mark.long
-@pytest.mark.xfail(reason="mean-field posteriors handed on forget the first of two tasks whose labels contradict")
-def test_two_tasks_are_both_known_at_the_end_where_fine_tuning_forgets():
-    """Classes above and below zero in the first column, at two places of the second."""
+def test_three_tasks_are_all_known_at_the_end_where_fine_tuning_forgets():
+    """Permuted digits: 0.85 on average, and with 50 rows of each task set aside above 0.9 on every one."""
+    tasks = permuted_digits(3)
+    train = [rows for rows, _ in tasks]
+    model = Model(mlp((100,)), Categorical(10), Normal(0.0, 1.0))
+    settings = {"num_steps": 4000, "batch_size": 256, "learning_rate": 3e-3}
+    method = BayesByBackprop(**settings)
+
+    def accuracies(posterior):
+        return [np.mean(posterior.predict(x).label == y) for _, (x, y) in tasks]
+
+    handed_on = accuracies(continual_learning(model, method, train)[-1])
+    last = BayesByBackprop(**settings | {"num_steps": 1000, "batch_size": None})
+    kept = accuracies(continual_learning(model, method, train, coreset_size=50, coreset_method=last)[-1])
+    tuned = None
+    for rows in train:
+        tuned = fit(model, MAP(**settings, start=tuned), rows, progress=False)
+    print("handed on", handed_on, "with a coreset", kept, "fine-tuned", accuracies(tuned))
+    assert np.mean(handed_on) > 0.8
+    assert min(kept) > 0.9
+    assert accuracies(tuned)[0] < 0.5
+
+
+@pytest.mark.long
+def test_a_task_that_contradicts_the_first_replaces_it_as_the_free_energy_asks():
+    """Classes by the sign of the first column, at two places of the second: opposite at the second place.
+
+    The nearest mean-field posterior is the one that forgets. Begun where both tasks are known, the second still ends
+    there, at a free energy no higher than from where the first ended: it is no failure of the optimiser.
+    """
     rng = np.random.default_rng(1)
 
     def task(place):
@@ -164,14 +204,17 @@ def test_two_tasks_are_both_known_at_the_end_where_fine_tuning_forgets():
 
     tasks = [task(-2.0), task(2.0)]
     model = Model(mlp((20,), activation="tanh"), Bernoulli(), Normal(0.0, 1.0))
-    method = BayesByBackprop(num_steps=1500, batch_size="full", learning_rate=1e-2)
+    method = BayesByBackprop(num_steps=3000, batch_size="full", learning_rate=1e-2)
 
-    def accuracy(posterior):
+    def accuracies(posterior):
         return [np.mean(posterior.predict(x).label == y) for x, y in tasks]
 
-    last = accuracy(continual_learning(model, method, tasks, coreset_size=20)[-1])
-    first = fit(model, MAP(num_steps=1500, learning_rate=1e-2), tasks[0], progress=False)
-    tuned = accuracy(fit(model, MAP(num_steps=1500, learning_rate=1e-2, start=first), tasks[1], progress=False))
-    print("continual", last, "fine-tuned", tuned)
-    assert min(last) > 0.9
-    assert tuned[0] < min(last)
+    first = fit(model, method, tasks[0], progress=False)
+    joint = fit(model, method.beginning_at(first), tuple(map(np.concatenate, zip(*tasks, strict=True))), progress=False)
+    assert min(accuracies(joint)) > 0.9
+    again = Model(model.network, model.likelihood, first.as_prior())
+    from_first, from_joint = (fit(again, method.beginning_at(p), tasks[1], progress=False) for p in (first, joint))
+    loss = [float(np.asarray(found.trace["loss"])[..., -200:].mean()) for found in (from_first, from_joint)]
+    print("free energy a row", loss, accuracies(from_first), accuracies(from_joint))
+    assert accuracies(from_joint)[0] < 0.5
+    assert loss[1] < loss[0] + 0.02

@@ -117,19 +117,20 @@ def overconfident(rng, size):
     return np.stack([1 - wrong, wrong], 1), (rng.uniform(size=size) < 1 / (1 + np.exp(-logit))).astype(int)
 
 
-@pytest.mark.parametrize(("confidence", "wanted"), [(0.98, 95), (0.95, 95 - 4 * 2.2)])
-def test_the_risk_stays_under_the_level_in_95_of_100_splits(confidence, wanted):
-    """How many do varies with a standard deviation of 2.2 at a confidence of 0.95, so that 95 asks for a bit more."""
+def test_the_risk_stays_under_the_level_in_95_of_100_splits():
+    """Of 600, as the share among 100 varies by 2.2 either way; the bound is exact, so that 95 is what it promises."""
     rng = np.random.default_rng(5)
     probs, y = overconfident(rng, 200_000)  # the long run
     score, truth = 1 - probs.max(1), (probs.argmax(1) != y).astype(float)
+    order = np.argsort(score)
+    rate = np.cumsum(truth[order]) / np.arange(1, len(order) + 1)
     fine, share = [], []
-    for split in range(100):
-        deferral = control_risk(*overconfident(rng, 2000), ERRORS, level=0.1, confidence=confidence, seed=split)
-        kept = score <= deferral.threshold
-        fine.append(not kept.any() or truth[kept].mean() <= 0.1)
-        share.append(kept.mean())
-    assert np.sum(fine) >= wanted
+    for split in range(600):
+        deferral = control_risk(*overconfident(rng, 2000), ERRORS, level=0.1, seed=split)
+        kept = np.searchsorted(score[order], deferral.threshold, side="right")
+        fine.append(kept == 0 or rate[kept - 1] <= 0.1)
+        share.append(kept / len(score))
+    assert np.mean(fine) >= 0.95
     assert np.median(share) > 0.35  # of the 0.52 at which the rate is 0.1: it does not hand on everything
     # Its own probabilities promise a rate below 0.1 for these, and break that promise.
     believed = np.argsort(score)[: np.searchsorted(np.cumsum(np.sort(score)) / np.arange(1, len(score) + 1), 0.1)]

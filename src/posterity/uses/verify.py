@@ -109,7 +109,7 @@ def verify(
     """Check that a method does what it claims, in about two minutes.
 
     Args:
-        method: With its settings; or a name of `METHODS`, with settings for a small table.
+        method: With its settings; or a name of `METHODS`, with those that its card has for this purpose.
         model: A model of your own to calibrate on, by data drawn from its prior. None: a logistic regression.
         x: Inputs for such data, with `model`.
         expected: What the method claims, "samples" or "approximates". None: what its card states.
@@ -118,7 +118,7 @@ def verify(
     """
     if (model is None) != (x is None):
         raise ValueError("model and x come together: x are the inputs at which data are drawn from the model.")
-    made = table_method(method, laws.numbers().num_rows) if isinstance(method, str) else method
+    made = _named(method) if isinstance(method, str) else method
     claim = expected or made.card.verdict or "approximates"
     checks = {"keys": check_keys(made, seed), "resume": check_resume(made, seed)}
     posterior = fit(laws.NUMBERS, made, laws.numbers(), seed=seed, progress=False)
@@ -144,6 +144,12 @@ def verify(
         simulated, inputs = (laws.NUMBERS, laws.numbers().x) if model is None else (model, x)
         checks["calibration"] = check_calibration(made, simulated, check_inputs(inputs), num_simulations, seed)
     return Verification(repr(made), claim, checks, laws.divergence(found.law, exact))
+
+
+def _named(name: str) -> Method:
+    """With the settings of a small table, except for those with which the card has it verified."""
+    method = table_method(name, laws.numbers().num_rows)
+    return records.replace(method, **method.card.verified_with())
 
 
 @dataclass(frozen=True)

@@ -71,6 +71,8 @@ class Card:
     """Gradients that a step of the method takes at most."""
     verdict: Expectation | None = None
     """What `verify` should find: that it samples the posterior, or approximates it. None: nothing is claimed."""
+    verified_with: Callable[[], dict[str, Any]] = dict
+    """Settings that `verify` changes of those for a table, where these end before its few weights are known well."""
     is_point: bool = False
     """Whether it ends in one weight vector, which has no epistemic uncertainty."""
     is_sampler: bool = False
