@@ -253,8 +253,8 @@ class Posterior:
         """
         if not (is_number(widen) and widen > 0):
             raise ValueError(f"widen={widen!r} must be a number above 0; 1 takes the posterior as it is.")
-        draws = self.weights(num_draws if self.family.num_draws is None else None, seed)
-        return gaussian_prior(self.model, self.family, draws, widen)
+        count = num_draws if self.family.num_draws is None else None
+        return gaussian_prior(self.model, self.family, lambda: self.weights(count, seed), widen)
 
     def starting_weights(self, num_chains: int) -> Params:
         """Complete weights for so many chains of another method, [C, ...]; chains are used again where too few."""
